@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen.c.convention import LIBRARY, Convention
 from codegen.c.expr_text import Names
@@ -171,11 +171,12 @@ def emit_function(
             calls = printed
             break
         more = convention.passed(printer.memory.bytes, is_shared)
-        own = _Signature.of(program, names, part)
+        own = _Signature.of(program, names, part).used_in(printed, names)
         run = statements_in(part)
         about = tuple(comments.pop(name) for name in [*comments] if name in run)
         nests.append(CNest(own.prototype(f"{symbol}_{n}", names, more), about, tuple(printed)))
         calls.append(f"  {symbol}_{n}({own.arguments(names, more)});")
+    whole = whole.used_in(calls, names)
     return CFunction(
         MadeFrom.of(schedule),
         symbol,
@@ -218,6 +219,11 @@ class _Signature:
             tuple(t for t in every if t.name in touched),
             frozenset(exchanged(body)),
         )
+
+    def used_in(self, lines: Iterable[str], names: Names) -> _Signature:
+        """Without the sizes that no line names: extents of 1 and of what is inside of them."""
+        words = {word for line in lines for word in re.findall(r"\w+", line)}
+        return replace(self, sizes=tuple(s for s in self.sizes if names.sizes[s] in words))
 
     def c_type(self, tensor: Tensor) -> str:
         """The type of a tensor's elements, constant if no statement sets them."""

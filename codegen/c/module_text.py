@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -37,17 +38,29 @@ CODES = (
 )
 
 
+def _product(shape: Sequence[int | str], width: int = 1) -> int | str:
+    """The product of extents and of a number: in C, if there are texts in C among them."""
+    known = math.prod(n for n in shape if isinstance(n, int)) * width
+    open_ = [n if n.isidentifier() else f"({n})" for n in shape if isinstance(n, str)]
+    if not open_ or not known:
+        return known
+    return " * ".join([*open_, *([str(known)] if known != 1 else [])])
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A tensor that the caller passes: its name in C, what users call it, its type and shape.
 
     An extent is a number, or an expression in C over the sizes of the module.
+
+    described : the shape for readers, where it differs
     """
 
     name: str
     label: str
     dtype: DType
     shape: tuple[int | str, ...]
+    described: tuple[str, ...] = ()
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -57,9 +70,7 @@ class Parameter:
     @property
     def count(self) -> int | str:
         """The number of its elements."""
-        if len(self.extents) == len(self.shape):
-            return math.prod(self.extents)
-        return " * ".join(f"({n})" for n in self.shape)
+        return _product(self.shape)
 
     @property
     def kind(self) -> str:
@@ -100,20 +111,16 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Temporary:
-    """A part of the workspace: its name and C type, its shape as of a `Parameter`, and the bytes of
-    an element.
-    """
+class Storage:
+    """A tensor in memory: its shape as of a `Parameter`, and the bytes of an element."""
 
-    name: str
-    kind: str
     shape: tuple[int | str, ...]
     width: int
 
     @property
     def bytes(self) -> str:
         """Its bytes, in C."""
-        return " * ".join([*(f"({n})" for n in self.shape), str(self.width)])
+        return str(_product(self.shape, self.width))
 
     @property
     def fixed_bytes(self) -> int:
@@ -121,12 +128,32 @@ class Temporary:
         return math.prod(n for n in self.shape if isinstance(n, int)) * self.width
 
 
+@dataclass(frozen=True)
+class Temporary:
+    """A part of the workspace: its name and C type, and the tensors that are in it in turn."""
+
+    name: str
+    kind: str
+    parts: tuple[Storage, ...]
+
+    @property
+    def bytes(self) -> str:
+        """Its bytes, in C."""
+        return reduce(lambda a, b: f"fk_hi({a}, {b})", (part.bytes for part in self.parts))
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Its bytes, where all shapes are fixed."""
+        return max(part.fixed_bytes for part in self.parts)
+
+
 @dataclass(frozen=True, eq=False)
 class Module:
     """What a C file is made of.
 
     name : prefix of its names; about : what it is, in lines
-    sizes : those that each run is passed, in C; conditions : what must hold for them, in C
+    sizes : those that each run is passed, in C, and what users call them; conditions : what must
+        hold for them, in C and for readers
     functions : each with the nodes that call it; routines : the texts of further functions
     fixed : where in the weights the elements are that an input must have, by its name in C
     steps : in order; they name parameters, temporaries, ``weights`` and ``work``
@@ -146,8 +173,8 @@ class Module:
     steps: tuple[Step, ...]
     flags: tuple[str, ...]
     macro: str
-    sizes: tuple[str, ...] = ()
-    conditions: tuple[str, ...] = ()
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[tuple[str, str], ...] = ()
     temporaries: tuple[Temporary, ...] = ()
     routines: tuple[str, ...] = ()
     fixed: Mapping[str, int] = field(default_factory=dict)
@@ -239,11 +266,17 @@ def header_text(module: Module) -> str:
 
 def _workspace_declared(module: Module) -> list[str]:
     if module.sizes:
+        conditions = [f" *   {shown}" for _, shown in module.conditions]
+        rule = [" *", " * Sizes are in range if", " *", *conditions] if conditions else []
         return [
-            "/* Bytes of the workspace for these sizes; 0 as well if they are out of range. */",
-            f"{_workspace_prototype(module)};",
-            "",
-        ]
+            "/*", " * Bytes of the workspace for these sizes; 0 as well if they are out of range.",
+            *rule, " */",
+            f"{_workspace_prototype(module)};", "",
+            "/* The shapes of the outputs for these sizes; an error code. */",
+            f"{_shapes_prototype(module)};", "",
+            *([f"#define {module.prefix}_WEIGHTS_BYTES {len(module.weights)}", ""]
+              if module.weights else []),
+        ]  # fmt: skip
     p = module.prefix
     more = f" + {module.memory} * (threads)" if module.has_team and module.memory else ""
     return [
@@ -261,10 +294,19 @@ def _workspace_prototype(module: Module) -> str:
     return f"size_t {module.name}_workspace_bytes({', '.join(given)})"
 
 
+def _shapes_prototype(module: Module) -> str:
+    given = [f"int64_t {size}" for size in module.sizes]
+    given += [f"int64_t {p.name}[{len(p.shape)}]" for p in module.outputs if p.shape]
+    return f"int {module.name}_shapes({', '.join(given)})"
+
+
 def _tensors(module: Module) -> Iterator[str]:
+    for size, label in module.sizes.items():
+        if label != size:
+            yield f"size {size}, called '{label}'"
     for what, ports in (("input", module.inputs), ("output", module.outputs)):
         for port in ports:
-            shape = "".join(f"[{n}]" for n in port.shape) or " (one element)"
+            shape = "".join(f"[{n}]" for n in port.described or port.shape) or " (one element)"
             label = "" if port.label == port.name else f", called '{port.label}'"
             always = ", always with the same elements" if port.name in module.fixed else ""
             yield f"{what} {port.name}{shape}{port.shown}{label}{always}"
@@ -363,12 +405,13 @@ _OCTAL = np.array([[*f"\\{byte:03o}".encode()] for byte in range(256)], np.uint8
 def _sized(module: Module) -> list[str]:
     """A function that checks sizes, and one that says how much workspace they need."""
     given = ", ".join(f"int64_t {size}" for size in module.sizes)
-    conditions = [f"{size} >= 0" for size in module.sizes]
-    conditions += module.conditions
-    # No tensor is so large that its bytes, or those of a few of them, overflow.
+    # Neither sizes nor tensors are so large that their bytes, or those of a few of them, overflow.
+    conditions = [f"0 <= {size} && {size} < INT64_C(1) << 40" for size in module.sizes]
     for port in (*module.inputs, *module.outputs):
         conditions.append(f"{_as_double(port.shape, port.dtype.bytes)} < 0x1p60")
-    conditions += [f"{_as_double(t.shape, t.width)} < 0x1p60" for t in module.temporaries]
+    parts_ = dict.fromkeys(part for t in module.temporaries for part in t.parts)
+    conditions += [f"{_as_double(part.shape, part.width)} < 0x1p60" for part in parts_]
+    conditions += (condition for condition, _ in module.conditions)
     unused = [f"  (void){size};" for size in module.sizes]
     parts = [f" + {_up(t.bytes)}" for t in module.temporaries]
     each = " * (threads < 1 ? 1 : threads)" if module.has_team else ""
@@ -389,12 +432,24 @@ def _sized(module: Module) -> list[str]:
         f"  return fk_is_valid({passed}) ? (size_t)({total}) : 0;",
         "}",
         "",
+        _shapes_prototype(module),
+        "{",
+        f"  if (!fk_is_valid({passed})) return {module.prefix}_SIZE;",
+        *(
+            f"  {p.name}[{d}] = {extent};"
+            for p in module.outputs
+            for d, extent in enumerate(p.shape)
+        ),
+        f"  return {module.prefix}_OK;",
+        "}",
+        "",
     ]
 
 
 def _as_double(shape: Sequence[int | str], width: int) -> str:
     """Bytes in C, computed so that nothing overflows."""
-    return " * ".join([*(f"(double)({n})" for n in shape), f"{width}.0"])
+    known = math.prod(n for n in shape if isinstance(n, int)) * width
+    return " * ".join([f"{known}.0", *(f"({n})" for n in shape if isinstance(n, str))])
 
 
 def _up(bytes_: str) -> str:

@@ -19,10 +19,12 @@ TOLERANCE, TOLERANCE_16 = 1e-4, 1e-2
 SECONDS = 0.5
 
 
-def selftest_text(module: Module, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
+def selftest_text(
+    module: Module, sizes: Sequence[int], inputs: Sequence[Array], outputs: Sequence[Array]
+) -> str:
     """The text of the program; it exits with 0 if all outputs agree.
 
-    inputs, outputs : in the order of the module's parameters
+    sizes, inputs, outputs : in the order of the module's parameters
     """
     lines = [
         f"/* Runs {module.name} on the inputs below, and compares with the outputs below.",
@@ -32,20 +34,23 @@ def selftest_text(module: Module, inputs: Sequence[Array], outputs: Sequence[Arr
         " */",
         f'#include "{module.name}.h"',
         "",
-        *("#include <math.h>", "#include <stdio.h>", "#include <string.h>", "#include <time.h>"),
+        *("#include <math.h>", "#include <stdio.h>"),
+        *(["#include <stdlib.h>"] if sizes else []),
+        *("#include <string.h>", "#include <time.h>"),
         "",
     ]
     for port, array in zip(module.inputs, inputs, strict=True):
         lines += _array(port, port.name, array)
     for port, array in zip(module.outputs, outputs, strict=True):
         lines += _array(port, f"{port.name}_expected", array)
-        lines.append(f"static {port.kind} {port.name}[{max(1, port.count)}];")
-    own = module.memory if module.has_team else 0
-    lines.append(f"static unsigned char workspace[{module.workspace + own or 1}];")
+        lines.append(f"static {port.kind} {port.name}[{max(1, array.size)}];")
+    if not sizes:
+        own = module.memory if module.has_team else 0
+        lines.append(f"static unsigned char workspace[{module.workspace + own or 1}];")
     if _reads(module):
         bytes_ = len(module.weights)
         lines.append(f"static _Alignas({ALIGNMENT}) unsigned char weights[{bytes_}];")
-    lines += ["", *_values(module), *_compared(module), *_main(module)]
+    lines += ["", *_values(module), *_compared(module, outputs), *_main(module, sizes)]
     return "\n".join(lines)
 
 
@@ -103,23 +108,23 @@ def _values(module: Module) -> list[str]:
     return lines
 
 
-def _compared(module: Module) -> list[str]:
+def _compared(module: Module, outputs: Sequence[Array]) -> list[str]:
     """A function that compares the outputs."""
     lines = ["static int differs(void)", "{", "  int bad = 0;"]
-    for port in module.outputs:
+    for port, array in zip(module.outputs, outputs, strict=True):
         got, want = (_value(port, f"{name}[n]") for name in (port.name, f"{port.name}_expected"))
         exact = not port.dtype.is_float
         limit = 0 if exact else TOLERANCE_16 if port.dtype.bits == 16 else TOLERANCE
         lines += [
             "  {",
             "    double difference = 0, scale = 0;",
-            f"    for (size_t n = 0; n < {port.count}; n++) {{",
+            f"    for (size_t n = 0; n < {array.size}; n++) {{",
             f"      double a = {got}, b = {want};",
             "      if (a == b || (a != a && b != b)) continue;",
             "      double d = fabs(a - b);",
             "      if (!(d <= difference)) difference = d;",
             "    }",
-            f"    for (size_t n = 0; n < {port.count}; n++) {{",
+            f"    for (size_t n = 0; n < {array.size}; n++) {{",
             f"      double b = fabs({want});",
             "      if (b > scale && b <= 1e300) scale = b;",
             "    }",
@@ -138,10 +143,12 @@ def _value(port: Parameter, element: str) -> str:
     )
 
 
-def _main(module: Module) -> list[str]:
-    passed = [p.name for p in (*module.inputs, *module.outputs)]
+def _main(module: Module, sizes: Sequence[int]) -> list[str]:
+    given = list(map(str, sizes))
+    passed = [*given, *(p.name for p in (*module.inputs, *module.outputs))]
     passed += ["weights"] if _reads(module) else []
-    passed += ["workspace", "sizeof workspace", *(["NULL"] if module.has_team else [])]
+    passed += ["workspace", "bytes" if sizes else "sizeof workspace"]
+    passed += ["NULL"] if module.has_team else []
     call = f"{module.name}_run({', '.join(passed)})"
     lines = [f"int main({'int argc, char **argv' if _reads(module) else 'void'})", "{"]
     if _reads(module):
@@ -152,6 +159,12 @@ def _main(module: Module) -> list[str]:
             "    return 2;",
             "  }",
             "  fclose(file);",
+        ]
+    if sizes:
+        given += ["1"] if module.has_team else []
+        lines += [
+            f"  size_t bytes = {module.name}_workspace_bytes({', '.join(given)});",
+            "  unsigned char *workspace = malloc(bytes + 1);",
         ]
     return [
         *lines,
@@ -167,6 +180,7 @@ def _main(module: Module) -> list[str]:
         f"    {call};",
         '  printf("%ld runs, %.4f ms each\\n", runs, '
         "1e3 * (double)(now - start) / CLOCKS_PER_SEC / (double)runs);",
+        *(["  free(workspace);"] if sizes else []),
         '  puts(bad ? "FAILED" : "passed");',
         "  return bad;",
         "}",

@@ -29,6 +29,11 @@ Examples:
     help="The shape of an input, or the size of a dynamic dimension; repeatable.",
 )  # fmt: skip
 @click.option(
+    "--example", "examples", multiple=True, metavar="NAME=SIZE",
+    help="What a dynamic dimension that --shape does not give may be: it is an argument of each "
+    "run; repeatable.",
+)  # fmt: skip
+@click.option(
     "--value", "values", multiple=True, metavar="NAME=FILE.npy",
     help="The elements of an input that are the same in every run and decide about shapes; "
     "repeatable.",
@@ -60,6 +65,7 @@ def export_command(
     file: str,
     output: str,
     shapes: tuple[str, ...],
+    examples: tuple[str, ...],
     values: tuple[str, ...],
     isa: str,
     threads: str,
@@ -74,7 +80,7 @@ def export_command(
     says what to pass.  The same input gives the same files on every machine.
     """
     if Path(file).suffix == ".fk":
-        if shapes or values or samples or weights or selftest:
+        if shapes or examples or values or samples or weights or selftest:
             raise click.UsageError(
                 "a definition is exported with --isa, --threads and --name alone"
             )
@@ -92,9 +98,20 @@ def export_command(
         raise click.UsageError("--input is for --selftest")
     with StageProgress(stderr_console()) as progress:
         made = export_onnx(
-            Path(file), output, shapes=dict(map(parse_shape, shapes)), values=given, isa=isa,
+            Path(file), output, shapes=dict(map(parse_shape, shapes)), values=given,
+            examples=_sizes(examples), isa=isa,
             threads=threads, name=name, weights=weights, selftest=arrays if selftest else False,
             progress=progress,
         )  # fmt: skip
     click.echo(str(made))
     return 0
+
+
+def _sizes(examples: tuple[str, ...]) -> dict[str, int]:
+    """Sizes of dimensions by name."""
+    found = {}
+    for name, size in map(parse_shape, examples):
+        if not isinstance(size, int):
+            raise click.UsageError(f"--example {name} has to be one number")
+        found[name] = size
+    return found

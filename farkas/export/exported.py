@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,20 @@ class Exported:
     ----------
     module : what it was made of; isa : the instruction set that it is for
     code, header : the texts of the C file and of its header
+    examples : the open sizes, by their names in C, for which it was made
     """
 
     module: Module
     isa: str
     code: str
     header: str
+    examples: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(module: Module, isa: Isa) -> Exported:
-        """The files of a module."""
-        return Exported(module, isa.name, code_text(module), header_text(module))
+    def of(module: Module, isa: Isa, examples: Sequence[int] = ()) -> Exported:
+        """The files of a module; `examples` are of its sizes, in order."""
+        named = dict(zip(module.sizes, examples, strict=False))
+        return Exported(module, isa.name, code_text(module), header_text(module), named)
 
     @property
     def name(self) -> str:
@@ -65,6 +68,11 @@ class Exported:
     def outputs(self) -> Mapping[str, str]:
         """The names of the outputs in C, by those in the network, in the order of arguments."""
         return {p.label: p.name for p in self.module.outputs}
+
+    @property
+    def sizes(self) -> Mapping[str, str]:
+        """The names of open sizes in C, by what users call them, in the order of arguments."""
+        return {label: name for name, label in self.module.sizes.items()}
 
     @property
     def results(self) -> tuple[tuple[tuple[int, ...], Any], ...]:

@@ -1,56 +1,70 @@
-"""`graph_module`: a graph of fixed sizes as what a C file is made of."""
+"""`graph_module`: a network that is one graph as what a C file is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 from itertools import count
 
 import numpy as np
 
 from codegen.c.convention import SERIAL, Convention
-from codegen.c.expr_text import Names, index_text
-from codegen.c.function import CFunction, identifier
-from codegen.c.module_text import ALIGNMENT, Module, Parameter, Step
-from codegen.c.network_unit import Slot, argument_slots
+from codegen.c.function import identifier
+from codegen.c.module_text import ALIGNMENT, Module, Parameter
 from codegen.c.reserved_words import is_reserved
 from codegen.c.thread_memory import NAME as MEMORY
-from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
 from codegen.routines.forms import c_routine
+from farkas.export.places import Places, plan_for
+from farkas.export.sizes import SizeText
 from farkas.version import version
 from poly.errors import ArgumentError
 from poly.ir.dtypes import dtype_of
-from poly.ir.graph import Argument, Call, Graph, Routine, verify_graph
+from poly.ir.expr import Const, Expr, Op, Size, evaluate_int, mul
+from poly.ir.graph import Graph, Routine, View, verify_graph
 from poly.machine.isa import Isa
+from poly.sets.prove import proves
 from runtime.common.compile_report import Progress
 from runtime.network.clock import Clock
-from runtime.network.generate_graph import SCRATCH, GeneratedGraph, generate_graph
+from runtime.network.generate_graph import GeneratedGraph, generate_graph
 from runtime.network.generate_kernels import kernel_workers
 from runtime.network.layouts import apply_layouts, choose_layouts
-from runtime.network.memory_plan import MemoryPlan, value_bytes
-from runtime.network.pointer_order import pointer_order
 from runtime.reference.evaluate import evaluate
 
 #: What else a run has of names.
 _TAKEN = ("weights", "work", "workspace", "workspace_bytes", "code")
 
 
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A network that is one graph.
+
+    order : the names of the inputs in the network
+    fixed : the elements of those that the graph was made for, which need not be among its own
+    labels : what users call each open size; examples : a value of each, in the graph's order
+    conditions : on open sizes, under which the graph is the network
+    """
+
+    graph: Graph
+    order: Sequence[str]
+    fixed: Mapping[str, np.ndarray]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    examples: Sequence[int] = ()
+    conditions: Sequence[Expr] = ()
+
+
 def graph_module(
-    graph: Graph,
+    whole: Whole,
     name: str,
     isa: Isa,
-    order: Sequence[str],
-    fixed: Mapping[str, np.ndarray],
     is_separate: bool = False,
     convention: Convention = SERIAL,
     tell: Progress | None = None,
 ) -> Module:
-    """Generate the C of a graph, whose sizes are all fixed.
+    """Generate the C of a network, whose open sizes are arguments.
 
-    name : of the module, a C identifier
-    order : the names of the inputs in the network
-    fixed : the elements of those that the graph was made for, which need not be among its own
-    is_separate : whether the caller passes the weights
+    name : of the module, a C identifier; is_separate : whether the caller passes the weights
 
     Raises
     ------
@@ -59,20 +73,17 @@ def graph_module(
     ToolchainError : a worker was killed.
     """
     check_name(name)
-    tell = tell or (lambda stage, done, total, what: None)
-    labels, machine = graph.labels, isa.for_threads(convention.has_team)
-    with kernel_workers(len(graph.nodes)) as workers:
-        graph = CPU.optimise(verify_graph(graph), machine, evaluate)
-        graph = apply_layouts(graph, choose_layouts(graph, machine, tell))
-        made = generate_graph(graph, machine, tell, Clock(), workers, convention=convention)
-    assert made.plan is not None, "all sizes are fixed"
-    inputs, outputs = _parameters(graph, name, order, fixed)
+    made = _generated(whole.graph, isa, convention, tell or (lambda stage, done, total, what: None))
+    graph, labels = made.graph, whole.graph.labels
+    plan = plan_for(made, whole.examples)
+    sizes, inputs, outputs = _parameters(graph, name, whole)
     constants, starts = _packed(graph.constants)
-    expected, compared = _packed(fixed)
+    expected, compared = _packed(whole.fixed)
     given = {p.label: p for p in inputs}
     passed = [given[labels.get(value, value)] for value in graph.inputs]
-    places = _Places(made, made.plan, passed, outputs, starts, convention)
+    places = Places(made, plan, sizes, passed, outputs, starts, convention)
     needed = expected or places.reads_weights()  # others were of values computed beforehand
+    conditions = _conditions(graph, whole.conditions)
     return Module(
         name,
         about(name, "a network", isa),
@@ -82,18 +93,59 @@ def graph_module(
         tuple(places.steps()),
         isa.flags,
         isa.macro,
-        routines=_routines(made.graph),
+        sizes={sizes.names[s]: whole.labels[s] for s in graph.sizes},
+        conditions=tuple((sizes.text(c), sizes.shown(c)) for c in conditions),
+        temporaries=tuple(places.temporaries()),
+        routines=_routines(graph),
         fixed={
             p.name: len(constants) + compared[p.label]
             for p in inputs
-            if p.label in fixed and p.count
+            if p.label in whole.fixed and p.count
         },
-        arena=made.plan.arena,
-        bound=made.plan.bound,
+        arena=0 if graph.sizes else plan.arena,
+        bound=plan.bound,
         weights=constants + expected if needed else b"",
         is_separate=is_separate,
         has_team=convention.has_team,
     )
+
+
+def _generated(graph: Graph, isa: Isa, convention: Convention, tell: Progress) -> GeneratedGraph:
+    machine = isa.for_threads(convention.has_team)
+    with kernel_workers(len(graph.nodes)) as workers:
+        graph = CPU.optimise(verify_graph(graph), machine, evaluate)
+        graph = apply_layouts(graph, choose_layouts(graph, machine, tell))
+        return generate_graph(graph, machine, tell, Clock(), workers, convention=convention)
+
+
+def _conditions(graph: Graph, given: Sequence[Expr]) -> list[Expr]:
+    """What must hold for sizes; that they are at least 1, too."""
+    found: dict[Expr, None] = dict.fromkeys([Op("ge", (Size(s), Const(1))) for s in graph.sizes])
+    found |= dict.fromkeys(given)
+    found |= dict.fromkeys(
+        Op("ge", (e, Const(0))) for e in graph.derived.values() if not _is_natural(e, graph.sizes)
+    )
+    draw = np.random.default_rng(0)
+    tried = [
+        graph.environment(dict(zip(graph.sizes, row.tolist(), strict=True)))
+        for row in draw.integers(1, 1 << 10, (8, len(graph.sizes)))
+    ]
+    for node in graph.nodes if graph.sizes else ():
+        if isinstance(node, View):
+            ends = (graph.values[v].shape for v in (node.input, node.output))
+            one: Expr = Const(1)
+            before, after = (reduce(mul, shape, one) for shape in ends)
+            if any(evaluate_int(before, e) != evaluate_int(after, e) for e in tried):
+                found[Op("eq", (before, after))] = None
+    return [*found]
+
+
+def _is_natural(e: Expr, sizes: Sequence[str]) -> bool:
+    """Whether an expression is never negative where sizes are at least 1; in doubt, it may be."""
+    if isinstance(e, Op) and e.fn == "mul":
+        return all(_is_natural(a, sizes) for a in e.args)
+    positive = [Op("ge", (Size(s), Const(1))) for s in sizes]
+    return proves(sorted(sizes), (), positive, Op("ge", (e, Const(0))))
 
 
 def _routines(graph: Graph) -> tuple[str, ...]:
@@ -142,25 +194,30 @@ def names_in_c(module: str, values: Sequence[str]) -> list[str]:
 
 
 def _parameters(
-    graph: Graph, module: str, order: Sequence[str], fixed: Mapping[str, np.ndarray]
-) -> tuple[list[Parameter], list[Parameter]]:
-    """The inputs and the outputs of a run."""
+    graph: Graph, module: str, whole: Whole
+) -> tuple[SizeText, list[Parameter], list[Parameter]]:
+    """The sizes, the inputs and the outputs of a run."""
     values = {graph.labels.get(value, value): value for value in graph.inputs}
-    labels = [x for x in order if x in values or x in fixed]
+    labels = [x for x in whole.order if x in values or x in whole.fixed]
     ends = [graph.labels.get(value, value) for value in graph.outputs]
-    names = names_in_c(module, [*labels, *ends])
+    own = [whole.labels[size] for size in graph.sizes]
+    names = iter(names_in_c(module, [*own, *labels, *ends]))
+    sizes = SizeText(graph.derived, dict(zip(graph.sizes, names, strict=False)))
+
+    def parameter(label: str, value: str) -> Parameter:
+        tensor = graph.values[value]
+        shape, shown = sizes.shape(tensor.shape), tuple(map(sizes.shown, tensor.shape))
+        return Parameter(next(names), label, tensor.dtype, shape, shown)
+
     inputs = []
-    for label, name in zip(labels, names, strict=False):
+    for label in labels:
         if label in values:
-            dtype, shape = graph.values[values[label]].dtype, tuple(graph.shape(values[label]))
+            inputs.append(parameter(label, values[label]))
         else:
-            dtype, shape = dtype_of(fixed[label].dtype), fixed[label].shape
-        inputs.append(Parameter(name, label, dtype, shape))
-    outputs = [
-        Parameter(name, label, graph.values[value].dtype, tuple(graph.shape(value)))
-        for value, label, name in zip(graph.outputs, ends, names[len(labels) :], strict=True)
-    ]
-    return inputs, outputs
+            array = whole.fixed[label]
+            inputs.append(Parameter(next(names), label, dtype_of(array.dtype), array.shape))
+    outputs = [parameter(label, value) for label, value in zip(ends, graph.outputs, strict=True)]
+    return sizes, inputs, outputs
 
 
 def _packed(constants: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, int]]:
@@ -175,108 +232,3 @@ def _packed(constants: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, int]]
         parts += [data, bytes(padding)]
         total += len(data) + padding
     return b"".join(parts), starts
-
-
-def _argument(given: Argument) -> str:
-    """An argument of a routine in C."""
-    if isinstance(given, float):
-        return repr(given)
-    if isinstance(given, tuple):
-        elements = ", ".join(map(_argument, given)) or "0"
-        return f"(const int64_t[]){{{elements}}}"
-    return index_text(given, Names({}, {}, {}, str, str))
-
-
-class _Places:
-    """Where each value is, as C text, and the steps of a run."""
-
-    def __init__(
-        self,
-        made: GeneratedGraph,
-        plan: MemoryPlan,
-        inputs: Sequence[Parameter],
-        outputs: Sequence[Parameter],
-        starts: Mapping[str, int],
-        convention: Convention,
-    ) -> None:
-        self.convention = convention
-        self.made, self.plan, self.outputs = made, plan, outputs
-        order = pointer_order(made.graph, made.sharing, made.scratch)
-        self.bases: dict[int, tuple[str, int]] = {
-            n: (p.name, 0) for n, p in enumerate((*inputs, *outputs))
-        }
-        for constant in made.graph.constants:
-            self.bases[order.positions[constant]] = ("weights", starts[constant])
-        assert order.arena is not None
-        self.bases[order.arena] = ("work", 0)
-        self.starts = starts
-
-    def reads_weights(self) -> bool:
-        """Whether a step reads any constant."""
-        slots = [slot for call in self.made.calls for slot in self._slots(call)]
-        routines = (n for n in self.made.graph.nodes if isinstance(n, Routine))
-        slots += [self.made.slots[v] for n in routines for v in n.inputs]
-        copied = self.plan.copied.values()
-        return any(self.bases[slot.index][0] == "weights" for slot in slots) or any(
-            root in self.made.graph.constants for root in copied
-        )
-
-    def _slots(self, call: Call) -> list[Slot]:
-        function = self.made.functions[call.name]
-        return argument_slots(call, function, self.made.slots, self.made.workspaces)
-
-    def steps(self) -> Iterator[Step]:
-        """The calls in order, then the outputs that are copies."""
-        calls = {call.name for call in self.made.calls}
-        for node in self.made.graph.nodes:
-            about = " ".join((node.origin or node.name).split())
-            if isinstance(node, Routine):
-                yield Step(about, self._routine(node), may_fail=True)
-            elif isinstance(node, Call) and node.name in calls:
-                function = self.made.functions[node.name]
-                yield Step(about, self._call(node, function), function.parallel)
-        graph = self.made.graph
-        for port, name in zip(self.outputs, graph.outputs, strict=True):
-            root = self.plan.copied.get(name)
-            if root is not None and port.count:
-                source = self._copied(root)
-                yield Step("", f"memcpy({port.name}, {source}, {value_bytes(graph, name)});")
-
-    def _call(self, call: Call, function: CFunction) -> str:
-        passed = [
-            f"({kind} *){self._text(slot, kind)}"
-            for (_, kind), slot in zip(function.tensors, self._slots(call), strict=True)
-        ]
-        passed += self.convention.passed(function.thread_memory, function.parallel)
-        return f"{function.symbol}({', '.join(passed)});"
-
-    def _routine(self, routine: Routine) -> str:
-        graph = self.made.graph
-        names = (*routine.inputs, *routine.outputs)
-        passed = []
-        for n, name in enumerate(names):
-            constant = "const " if n < len(routine.inputs) else ""
-            kind = f"{constant}{C_TYPES[graph.values[name].dtype.name]}"
-            passed.append(f"({kind} *){self._text(self.made.slots[name], kind)}")
-        if routine.scratch is not None:
-            slot = self.made.workspaces[routine.name][SCRATCH]
-            passed.append(f"(void *){self._text(slot, 'unsigned char')}")
-        passed += map(_argument, routine.arguments)
-        return f"{c_routine(routine, graph).symbol}({', '.join(passed)})"
-
-    def _text(self, slot: Slot, kind: str) -> str:
-        base, start = self.bases[slot.index]
-        offset = start + slot.offset
-        if base in ("work", "weights"):
-            pointer = "(const unsigned char *)weights" if base == "weights" else base
-            return f"({pointer} + {offset})" if offset else f"({pointer})"
-        char = "const char" if kind.startswith("const ") else "char"
-        return f"(({char} *){base} + {offset})" if offset else base
-
-    def _copied(self, root: str) -> str:
-        graph = self.made.graph
-        if root in graph.constants:
-            return f"(const unsigned char *)weights + {self.starts[root]}"
-        if root in graph.inputs:
-            return self.bases[graph.inputs.index(root)][0]
-        return self.outputs[graph.outputs.index(self.plan.direct[root])].name

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from codegen.c.convention import SERIAL, Convention
-from codegen.c.expr_text import Names, index_text
 from codegen.c.function import emit_function
-from codegen.c.module_text import Module, Parameter, Step, Temporary
+from codegen.c.module_text import Module, Parameter, Step, Storage, Temporary
 from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
 from farkas.export.exported import Exported, convention_of, named_after
 from farkas.export.graph_module import about, check_name, names_in_c
-from poly.ir.expr import Const, Expr, Size, substitute
-from poly.ir.program import Program, Tensor
+from farkas.export.sizes import SizeText
+from poly.ir.expr import Size
+from poly.ir.program import Program
 from poly.machine.isa import Isa, find_isa
 from poly.schedule.schedule import Schedule
 
@@ -48,9 +47,10 @@ def kernel_module(
     read = [t for t in program.inputs if t.name not in program.updated]
     tensors = [*read, *program.outputs]
     chosen = names_in_c(name, [*program.sizes, *(t.name for t in tensors)])
-    sizes = _Sizes(schedule.program, dict(zip(program.sizes, chosen, strict=False)))
+    names = dict(zip(program.sizes, chosen, strict=False))
+    sizes = SizeText(schedule.program.products, names)
     ports = [
-        Parameter(called, t.name, t.dtype, sizes.shape(t))
+        Parameter(called, t.name, t.dtype, sizes.shape(t.shape), tuple(map(sizes.shown, t.shape)))
         for t, called in zip(tensors, chosen[len(program.sizes) :], strict=True)
     ]
     own = {t.name: f"fk_temporary_{n}" for n, t in enumerate(function.workspace)}
@@ -67,10 +67,12 @@ def kernel_module(
         (Step("", f"{function.symbol}({', '.join(passed)});", function.parallel),),
         isa.flags,
         isa.macro,
-        sizes=tuple(sizes.names.sizes.values()),
-        conditions=tuple(map(sizes.text, program.constraints)),
+        sizes={called: size for size, called in names.items()},
+        conditions=tuple((sizes.text(c), sizes.shown(c)) for c in program.constraints),
         temporaries=tuple(
-            Temporary(own[t.name], C_TYPES[t.dtype.name], sizes.shape(t), t.dtype.bytes)
+            Temporary(
+                own[t.name], C_TYPES[t.dtype.name], (Storage(sizes.shape(t.shape), t.dtype.bytes),)
+            )
             for t in function.workspace
         ),
         has_team=convention.has_team,
@@ -92,18 +94,3 @@ def export_kernel(
     made = Exported.of(module, chosen)
     made.write(path)
     return made
-
-
-class _Sizes:
-    """Expressions over the sizes of a scheduled program, in C over those that callers pass."""
-
-    def __init__(self, program: Program, names: Mapping[str, str]) -> None:
-        self.products, self.names = program.products, Names({}, names, {}, str, str)
-
-    def text(self, e: Expr) -> str:
-        """An expression in C."""
-        return index_text(substitute(e, sizes=self.products), self.names)
-
-    def shape(self, tensor: Tensor) -> tuple[int | str, ...]:
-        """The shape of a tensor, see `codegen.c.module_text.Parameter`."""
-        return tuple(int(e.value) if isinstance(e, Const) else self.text(e) for e in tensor.shape)

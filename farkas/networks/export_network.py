@@ -11,25 +11,24 @@ import numpy as np
 
 from farkas.export.exported import Exported, convention_of, named_after
 from farkas.networks.given_shapes import plain_shapes
+from farkas.networks.open_stage import open_stage
 from frontends.onnx import (
-    DynamicShapeError,
     Given,
     Source,
     Stage,
-    given_inputs,
-    import_stage,
-    never_supported,
     open_model,
 )
-from poly.errors import ArgumentError, ModelError, UnsupportedModelError
-from poly.ir.size_values import by_name
+from poly.errors import ArgumentError, ModelError
+from poly.ir.size_values import by_name, whole_number
 from poly.machine.isa import DEFAULT_ISA, find_isa
 from runtime.common.arguments import check_names
 from runtime.common.compile_report import Progress
 from runtime.common.random_arrays import random_array
 
 if TYPE_CHECKING:
-    from poly.ir.graph import Graph
+    from farkas.export.graph_module import Whole
+
+    pass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: A network as a function of its inputs by name.
@@ -62,22 +61,31 @@ def export_network(
 def _selftest(made: Exported, run: Run, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """The text of a program that compares exported code with what a function computes.
 
-    given : arrays for inputs; others are made up
+    given : arrays for inputs; others are made up, with the example sizes
     """
     from codegen.c.selftest_text import selftest_text
 
     check_names("input", given, made.inputs)
+    fixed = {n: np.asarray(a) for n, a in {**given, **values}.items()}
+    sizes: dict[str, int] = {**made.examples}
+    for port in made.module.inputs:
+        if port.label in fixed:
+            pairs = zip(port.shape, fixed[port.label].shape, strict=True)
+            sizes |= {e: n for e, n in pairs if isinstance(e, str)}
     draw = np.random.default_rng(0)
-    fixed = {**given, **values}
     arrays = {
-        p.label: np.asarray(fixed[p.label])
+        p.label: fixed[p.label]
         if p.label in fixed
-        else random_array(draw, p.dtype.numpy, p.extents)
+        else random_array(draw, p.dtype.numpy, tuple(_size(e, sizes) for e in p.shape))
         for p in made.module.inputs
     }
     results = run(arrays)
     expected = [results[p.label] for p in made.module.outputs]
-    return selftest_text(made.module, list(arrays.values()), expected)
+    return selftest_text(made.module, [*sizes.values()], list(arrays.values()), expected)
+
+
+def _size(extent: int | str, sizes: Mapping[str, int]) -> int:
+    return extent if isinstance(extent, int) else sizes[extent]
 
 
 def exported(
@@ -86,6 +94,7 @@ def exported(
     *,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
+    examples: Mapping[str, int] | None = None,
     isa: str = DEFAULT_ISA,
     threads: str = "none",
     is_separate: bool = False,
@@ -96,28 +105,30 @@ def exported(
 
     chosen, convention = find_isa(isa), convention_of(threads)
     fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}
-    opened = open_model(source)
-    graph = whole_graph(opened, plain_shapes(shapes or {}), fixed)
-    order = [info.name for info in opened.inputs]
-    module = graph_module(graph, name, chosen, order, fixed, is_separate, convention, progress)
-    return Exported.of(module, chosen)
+    tried = {n: whole_number(f"examples[{n!r}]", e) for n, e in (examples or {}).items()}
+    whole = whole_network(open_model(source), plain_shapes(shapes or {}), fixed, tried)
+    module = graph_module(whole, name, chosen, is_separate, convention, progress)
+    return Exported.of(module, chosen, whole.examples)
 
 
-def whole_graph(
+def whole_network(
     source: Source,
     shapes: Mapping[str, tuple[int, ...] | int],
     values: Mapping[str, Array],
-) -> Graph:
-    """The graph of a model whose sizes are fixed.
+    examples: Mapping[str, int],
+) -> Whole:
+    """A model as one graph.
 
-    values : of inputs that are the same in every run
+    values : of inputs that are the same in every run; examples : of open sizes
 
     Raises
     ------
-    ModelError : sizes that are open, or parts that only a run knows.
+    ModelError : parts that only a run knows.
     UnsupportedModelError : nodes that cannot be compiled.
-    ArgumentError : `shapes` or `values` that do not match the model.
+    ArgumentError : `shapes`, `values` or `examples` that do not match the model.
     """
+    from farkas.export.graph_module import Whole
+
     ports = {p.name: p for p in source.input_ports(shapes)}
     check_names("input", values, ports)
     sizes: dict[str, int] = {}
@@ -126,29 +137,22 @@ def whole_graph(
             raise ArgumentError(f"values: {name!r} is {array.dtype}, expected {ports[name]}")
         ports[name].check(array.shape, sizes)
     shapes = {**{n: a.shape for n, a in values.items()}, **shapes}
-    try:
-        given = given_inputs(source, shapes)
-    except DynamicShapeError as error:
-        found = never_supported(source, shapes)
-        if found:
-            raise UnsupportedModelError(found) from None
-        raise ModelError(
-            f"{error}; exported code has fixed sizes: give all of them, as in "
-            "shapes={'batch': 1} or --shape batch=1"
-        ) from None
-    given |= {name: Given.of(array, known=True) for name, array in values.items()}
-    stage = import_stage(source, given, has_routines=True)
+    known = {name: Given.of(array, known=True) for name, array in values.items()}
+    ports = {p.name: p for p in source.input_ports(shapes)}
+    stage, tried = open_stage(
+        source, [p for n, p in ports.items() if n not in known], known, examples
+    )
     if not stage.is_whole or stage.graph is None:
         raise ModelError(_why_not_whole(source, stage))
-    return stage.graph
+    order = [info.name for info in source.inputs]
+    labels = {size: stage.sizes[size] for size in stage.graph.sizes}
+    own = tuple(tried[labels[size]] for size in stage.graph.sizes)
+    return Whole(stage.graph, order, values, labels, own, stage.conditions)
 
 
 def _why_not_whole(source: Source, stage: Stage) -> str:
     """What keeps a network from being compiled before it runs."""
-    reasons = [
-        f"{call.origin}: numpy computes it, and has no C form"
-        for call in stage.opaque
-    ]
+    reasons = [f"{call.origin}: numpy computes it, and has no C form" for call in stage.opaque]
     if stage.demands:
         inputs = _inputs_of(source, stage.demands)
         what = ", ".join(f"'{name}'" for name in inputs) or "values that are computed"

@@ -20,6 +20,7 @@ def export_onnx(
     *,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
+    examples: Mapping[str, int] | None = None,
     isa: str = DEFAULT_ISA,
     threads: str = "none",
     name: str | None = None,
@@ -37,7 +38,10 @@ def export_onnx(
     ----------
     source : the path of a file, its bytes, or an ``onnx.ModelProto``
     path : of the C file; the header is beside it, with the ending ``.h``
-    shapes : sizes of dynamic dimensions, as for `compile_onnx`; all have to be given
+    shapes : sizes of dynamic dimensions, as for `compile_onnx`; those that are not given are
+        arguments of each run
+    examples : what such sizes may be, by name, at least 2; the code is for sizes that compare like
+        these, which the header says
     values : arrays for inputs that have the same elements in every run, by name: those that decide
         about shapes.  A run that is passed others returns an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
@@ -54,11 +58,11 @@ def export_onnx(
 
     Raises
     ------
-    ModelError : a file that cannot be read, or is broken; sizes that are open; a network parts of
-        which are computed by numpy, or are known only when it runs.
+    ModelError : a file that cannot be read, or is broken; a network parts of which are computed by
+        numpy, or are known only when it runs.
     UnsupportedModelError : nodes that cannot be compiled; the error lists all.
-    ArgumentError : `shapes` that do not match the model; an unknown `isa`; a `name` that is no C
-        identifier.
+    ArgumentError : `shapes` or `examples` that do not match the model; an unknown `isa`; a `name`
+        that is no C identifier.
     FileError : a file cannot be written; then none of them is.
     """
 
@@ -69,5 +73,5 @@ def export_onnx(
 
     return export_network(
         source, path, run, weights=weights, selftest=selftest, name=name, shapes=shapes,
-        values=values, isa=isa, threads=threads, progress=progress,
+        values=values, examples=examples, isa=isa, threads=threads, progress=progress,
     )  # fmt: skip

@@ -293,6 +293,7 @@ class Network:
         *,
         isa: str = DEFAULT_ISA,
         threads: str = "none",
+        examples: Mapping[str, int] | None = None,
         name: str | None = None,
         weights: str | os.PathLike[str] | None = None,
         selftest: bool | Mapping[str, Any] = False,
@@ -301,14 +302,14 @@ class Network:
 
         >>> model.export("resnet50.c", isa="aarch64")
 
-        All sizes have to be fixed; `specialize` fixes them.  See `farkas.export_onnx`, also for
-        what is raised.
+        Open sizes are arguments of each run; `specialize` fixes them.  See `farkas.export_onnx`,
+        also for what is raised.
         """
         from farkas.networks.export_network import export_network
 
         return export_network(
             self.origin.model, path, self.run, weights=weights, selftest=selftest, name=name,
-            shapes=self.origin.shapes, isa=isa, threads=threads,
+            shapes=self.origin.shapes, examples=examples, isa=isa, threads=threads,
             progress=self.origin.progress,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from poly.ir.graph import Call, Graph, GraphNode
 from runtime.common.arguments import Array
@@ -30,6 +30,14 @@ class Sharing:
         return isinstance(node, Call) and node.outputs[0] not in self.joined
 
 
+class Life(NamedTuple):
+    """The numbers of the first and the last node that use a storage, and its bytes."""
+
+    first: int
+    last: int
+    bytes: int
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where values are stored.
@@ -39,6 +47,7 @@ class MemoryPlan:
     direct : storage that is an output's array, with that output's name
     copied : outputs that must be copied from another value after the run
     arena : size of the arena in bytes; `bound` is a lower bound for any plan
+    lives : of the storages in the arena
     """
 
     sharing: Sharing
@@ -47,6 +56,7 @@ class MemoryPlan:
     copied: Mapping[str, str]
     arena: int
     bound: int
+    lives: Mapping[str, Life]
 
 
 def fill_copied(

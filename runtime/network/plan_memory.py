@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from poly.ir.graph import Call, Graph, View
 from runtime.common.arguments import ALIGNMENT
-from runtime.network.memory_plan import MemoryPlan, Sharing
+from runtime.network.memory_plan import Life, MemoryPlan, Sharing
 
 
 def plan_memory(
@@ -38,8 +38,7 @@ def plan_memory(
             copied[name] = root
         else:
             direct[root] = name
-    lives: dict[str, tuple[int, int]] = {}
-    sizes: dict[str, int] = {}
+    lives: dict[str, Life] = {}
     for time, node in enumerate(graph.nodes):
         if isinstance(node, Call) and not sharing.runs(node):
             continue
@@ -47,23 +46,21 @@ def plan_memory(
             root = roots[name]
             if root in given or root in direct:
                 continue
-            first, _ = lives.get(root, (time, time))
-            lives[root] = (first, time)
-            sizes[root] = sharing.bytes[root]
+            first = lives[root].first if root in lives else time
+            lives[root] = Life(first, time, sharing.bytes[root])
         if not isinstance(node, View):
             for temp, count in scratch.get(node.name, {}).items():
-                lives[f"{node.name}/{temp}"] = (time, time)
-                sizes[f"{node.name}/{temp}"] = count
-    offsets, arena = _pack(sizes, lives, alignment)
-    taken = {name: up_to(max(count, 1), alignment) for name, count in sizes.items()}
+                lives[f"{node.name}/{temp}"] = Life(time, time, count)
+    offsets, arena = _pack(lives, alignment)
+    taken = {name: up_to(max(life.bytes, 1), alignment) for name, life in lives.items()}
     bound = max(
         (
-            sum(taken[n] for n, (first, last) in lives.items() if first <= t <= last)
+            sum(taken[n] for n, life in lives.items() if life.first <= t <= life.last)
             for t in range(len(graph.nodes) + 1)
         ),
         default=0,
     )
-    return MemoryPlan(sharing, offsets, direct, copied, arena, bound)
+    return MemoryPlan(sharing, offsets, direct, copied, arena, bound, lives)
 
 
 def up_to(count: int, alignment: int) -> int:
@@ -71,16 +68,14 @@ def up_to(count: int, alignment: int) -> int:
     return -(-count // alignment) * alignment
 
 
-def _pack(
-    sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]], alignment: int
-) -> tuple[dict[str, int], int]:
-    """Offsets for blocks with sizes and lifetimes, and the total size."""
+def _pack(lives: Mapping[str, Life], alignment: int) -> tuple[dict[str, int], int]:
+    """Offsets for storages with these lives, and the total size."""
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: dict[str, int] = {}
     total = 0
-    for name in sorted(sizes, key=lambda n: (-sizes[n], lives[n], n)):
-        first, last = lives[name]
-        need = up_to(max(sizes[name], 1), alignment)
+    for name in largest_first(lives):
+        first, last, count = lives[name]
+        need = up_to(max(count, 1), alignment)
         at = 0
         for offset, end, a, b in sorted(placed):
             if b < first or last < a:
@@ -92,3 +87,8 @@ def _pack(
         placed.append((at, at + need, first, last))
         total = max(total, at + need)
     return offsets, total
+
+
+def largest_first(lives: Mapping[str, Life]) -> list[str]:
+    """Storages in the order in which they are placed."""
+    return sorted(lives, key=lambda n: (-lives[n].bytes, lives[n], n))

@@ -69,7 +69,10 @@ def main() -> int:
         first, step, file = arguments.part
         run = partial(run_case, is_open=arguments.open, target=arguments.target)
         if arguments.export:
-            check = partial(check_exported, compilers=arguments.export, isa=arguments.isa)
+            check = partial(
+                check_exported, compilers=arguments.export, isa=arguments.isa,
+                is_open=arguments.open,
+            )  # fmt: skip
             run = partial(judged, check=check)
         run_part(arguments.pattern, int(first), int(step), Path(file), run)
         return 0

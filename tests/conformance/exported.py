@@ -17,7 +17,7 @@ import numpy as np
 from farkas.export.exported import Exported
 from farkas.networks.export_network import exported
 from poly.errors import ModelError, ToolchainError
-from tests.conformance.official import Case, Runner
+from tests.conformance.official import Case, Runner, opened
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,20 +42,58 @@ def build(made: Exported, compiler: Sequence[str], folder: Path) -> Path:
     return library
 
 
-def run(made: Exported, library: Path, inputs: Mapping[str, Array]) -> list[Array]:
-    """The outputs of a library for inputs by their names in the network."""
-    entry = getattr(ctypes.CDLL(str(library)), f"{made.name}_run")
+def run(made: Exported, library: Path, inputs: Mapping[str, Array], code: int = 0) -> list[Array]:
+    """The outputs of a library for inputs by their names in the network.
+
+    code : what a run is expected to return
+    """
+    loaded = ctypes.CDLL(str(library))
     given = [np.ascontiguousarray(inputs[label]) for label in made.inputs]
-    results = [np.empty(shape, dtype) for shape, dtype in made.results]
-    workspace = np.full(made.workspace, 0xA5, np.uint8)
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*given, *results, workspace)]
-    code = entry(*pointers, ctypes.c_size_t(workspace.nbytes))
-    assert code == 0, f"the run returned {code}"
+    sizes = [ctypes.c_int64(size) for size in _sizes(made, inputs)]
+    team = [ctypes.c_void_p(None)] if made.module.has_team else []
+    shapes = [shape for shape, _ in made.results]
+    workspace = made.workspace + (made.module.memory if team else 0)
+    if sizes:
+        if not code:
+            shapes = _shapes(made, loaded, sizes)
+        needed = getattr(loaded, f"{made.name}_workspace_bytes")
+        needed.restype = ctypes.c_size_t
+        workspace = needed(*sizes, *(ctypes.c_int(1) for _ in team))
+    results = [np.empty(s, dtype) for s, (_, dtype) in zip(shapes, made.results, strict=True)]
+    memory = np.full(workspace, 0xA5, np.uint8)
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*given, *results, memory)]
+    entry = getattr(loaded, f"{made.name}_run")
+    found = entry(*sizes, *pointers, ctypes.c_size_t(memory.nbytes), *team)
+    assert found == code, f"the run returned {found}"
     return results
 
 
-def check_exported(case: Case, compilers: Sequence[str], isa: str) -> tuple[str, ...]:
+def _sizes(made: Exported, inputs: Mapping[str, Array]) -> list[int]:
+    """The open sizes, which the shapes of inputs show."""
+    ports = made.module.inputs
+    shown = (next(p for p in ports if size in p.shape) for size in made.module.sizes)
+    return [
+        inputs[port.label].shape[port.shape.index(size)]
+        for size, port in zip(made.module.sizes, shown, strict=True)
+    ]
+
+
+def _shapes(
+    made: Exported, loaded: ctypes.CDLL, sizes: Sequence[ctypes.c_int64]
+) -> list[tuple[int, ...]]:
+    """The shapes of the outputs, as the library says."""
+    arrays = [(ctypes.c_int64 * len(p.shape))() for p in made.module.outputs]
+    code = getattr(loaded, f"{made.name}_shapes")(*sizes, *(a for a in arrays if len(a)))
+    assert code == 0, f"the shapes returned {code}"
+    return [tuple(a) for a in arrays]
+
+
+def check_exported(
+    case: Case, compilers: Sequence[str], isa: str, is_open: bool = False
+) -> tuple[str, ...]:
     """Export a case, compile it with each of the compilers, and compare as the suite's runner does.
+
+    is_open : with open sizes for all axes of the inputs that are longer than 1
 
     Raises
     ------
@@ -65,7 +103,7 @@ def check_exported(case: Case, compilers: Sequence[str], isa: str) -> tuple[str,
     names = [info.name for info in case.model.graph.input]
     for inputs, expected in case.sets:
         arrays = {n: np.asarray(a) for n, a in zip(names, inputs, strict=False)}
-        made = _exported(case, arrays, isa)
+        made = _exported(case, arrays, isa, is_open)
         for compiler in compilers:
             with tempfile.TemporaryDirectory() as folder:
                 library = build(made, compiler.split(), Path(folder))
@@ -74,13 +112,22 @@ def check_exported(case: Case, compilers: Sequence[str], isa: str) -> tuple[str,
     return ()
 
 
-def _exported(case: Case, arrays: Mapping[str, Array], isa: str) -> Exported:
+def _exported(case: Case, arrays: Mapping[str, Array], isa: str, is_open: bool) -> Exported:
     """A case as C for inputs of these shapes; those that decide about shapes are fixed."""
     shapes = {n: a.shape for n, a in arrays.items()}
+    examples: dict[str, int] = {}
+    model = case.model
+    if is_open:
+        model = opened(case.model)
+        shapes = {n: s for n, s in shapes.items() if min(s, default=2) < 2}
+        free = {n: a.shape for n, a in arrays.items() if n not in shapes}
+        examples = {f"{n}_{axis}": size for n, s in free.items() for axis, size in enumerate(s)}
     values: dict[str, Array] = {}
     while True:
+        fixed = tuple(f"{n}_" for n in values)
+        left = {n: size for n, size in examples.items() if not n.startswith(fixed)}
         try:
-            return exported(case.model, "m", isa=isa, shapes=shapes, values=values)
+            return exported(model, "m", isa=isa, shapes=shapes, values=values, examples=left)
         except ModelError as error:
             found = {n: a for n, a in arrays.items() if f"'{n}'" in str(error)}
             if "decide about shapes" not in str(error) or found.keys() <= values.keys():

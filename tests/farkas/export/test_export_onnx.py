@@ -153,13 +153,6 @@ def test_names_that_c_does_not_have(name: str) -> None:
         exported(MODEL, name)
 
 
-def test_open_sizes_have_to_be_given() -> None:
-    model = network("N")
-    with pytest.raises(ModelError, match=r"N.*give all of them, as in shapes="):
-        exported(model, "m")
-    assert exported(model, "m", shapes={"N": 3}).results[0][0] == (3, 10)
-
-
 def test_shapes_that_depend_on_elements_are_named() -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["y"], name="where")]
     ports = [
