@@ -169,10 +169,11 @@ def console_parts(body: str, printed: str) -> list[tuple[str, str, str]]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether output is as expected, but for what `…` stands for."""
+    """Whether output is as expected, but for what `…` stands for; a line of it, for any lines."""
     lines = [re.escape(line.rstrip()) for line in expected.strip("\n").splitlines()]
     pattern = "\n".join("(?:.*\n?)*?" if line == "…" else line.replace("…", ".*") for line in lines)
     pattern = pattern.replace("(?:.*\n?)*?\n", "(?:.*\n)*?")
+    pattern = re.sub(r"\n\(\?:\.\*\n\?\)\*\?$", "(?:\\n.*)*", pattern)
     shown = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
     return re.fullmatch(pattern, shown) is not None
 

@@ -42,8 +42,7 @@ def export_onnx(
         arguments of each run
     examples : what such sizes may be, by name, at least 2; the code is for sizes that compare like
         these, which the header says
-    values : arrays for inputs that have the same elements in every run, by name: those that decide
-        about shapes.  A run that is passed others returns an error
+    values : arrays for inputs that decide about shapes, by name; a run with others is an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
         ``x86-64-v4``, ``aarch64`` or ``rv64gcv``, with extensions such as ``+avx512_vnni``
     threads : ``"none"``, one thread; or ``"pthread"``, a team of threads of POSIX, which the caller
