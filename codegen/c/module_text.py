@@ -8,22 +8,29 @@ memory for intermediate values is the caller's, so that calls at once need one w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from codegen.c.convention import TEAM
 from codegen.c.function import CFunction, header_comment
 from codegen.c.instruction_text import definitions
-from codegen.c.prelude import prelude_for
+from codegen.c.machine_check import check_headers, machine_check
+from codegen.c.prelude import HEADERS, prelude_for
+from codegen.c.section_text import (
+    architecture_guard,
+    is_checked,
+    needed_of,
+    section_text,
+    tag_of,
+)
 from codegen.c.team_text import team_code, team_functions, team_header
 from codegen.c.thread_memory import NAME as MEMORY
 from codegen.c.type_names import C_TYPES, PATTERNS
+from codegen.c.weights_text import ALIGNMENT, weights_declared, weights_text
 from poly.ir.dtypes import DType
+from poly.machine.isa import Isa
 
-#: Alignment of storage in the workspace and among the weights, in bytes.
-ALIGNMENT = 64
 #: What a run returns, in order from 0, and what it means.
 CODES = (
     ("OK", "no error"),
@@ -33,6 +40,7 @@ CODES = (
     ("VALUE", "an input whose elements are fixed has others"),
     ("SIZE", "a size is out of range"),
     ("THREADS", "threads cannot be started, or there are too few or too many"),
+    ("MACHINE", "the machine lacks instructions that the code needs"),
 )
 
 
@@ -131,8 +139,8 @@ class Module:
         temporaries : what follows in the workspace
     weights : the bytes of constants; is_separate : whether callers pass these
     has_team : whether a run is passed a team of threads, see `codegen.c.team_text`
-    flags : to compile with; macro : defined by compilers for machines with the instructions that
-        the text was made for
+    isa : the instruction set that the functions are for
+    others : the same for other instruction sets, of fewer features, with the same weights
     """
 
     name: str
@@ -141,8 +149,7 @@ class Module:
     outputs: tuple[Parameter, ...]
     functions: tuple[tuple[CFunction, tuple[str, ...]], ...]
     steps: tuple[Step, ...]
-    flags: tuple[str, ...]
-    macro: str
+    isa: Isa
     sizes: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     temporaries: tuple[Temporary, ...] = ()
@@ -152,6 +159,22 @@ class Module:
     weights: bytes = b""
     is_separate: bool = False
     has_team: bool = False
+    others: tuple[Module, ...] = ()
+
+    @property
+    def sections(self) -> tuple[Module, ...]:
+        """For each instruction set, from that of the most features to that of the least."""
+        return (replace(self, others=()), *self.others)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one section, which every machine of its architecture can run."""
+        return not self.others and not is_checked(self.isa)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Those with which to compile it."""
+        return self.isa.flags if self.is_plain else ()
 
     @property
     def prefix(self) -> str:
@@ -161,12 +184,13 @@ class Module:
     @property
     def memory(self) -> int:
         """The bytes that its functions need in addition, one after the other, in each thread."""
-        return _whole(max((f.thread_memory for f, _ in self.functions), default=0))
+        functions = (f for section in self.sections for f, _ in section.functions)
+        return _whole(max((f.thread_memory for f in functions), default=0))
 
     @property
     def has_workspace(self) -> bool:
         """Whether a run needs any."""
-        return bool(self.arena or self.temporaries or self.memory)
+        return any(x.arena or x.temporaries or x.memory for x in self.sections)
 
     @property
     def workspace(self) -> int:
@@ -174,9 +198,13 @@ class Module:
 
         The memory of functions is not counted for a team, each thread of which has some.
         """
-        own = 0 if self.has_team else self.memory
-        taken = [_whole(self.arena), own, *(_whole(t.fixed_bytes) for t in self.temporaries)]
-        return sum(taken) + ALIGNMENT - 1 if self.has_workspace else 0
+        needed = []
+        for x in self.sections:
+            own = 0 if x.has_team else x.memory
+            needed.append(
+                sum([_whole(x.arena), own, *(_whole(t.fixed_bytes) for t in x.temporaries)])
+            )
+        return max(needed) + ALIGNMENT - 1 if self.has_workspace else 0
 
     @property
     def tensors(self) -> tuple[Declared, ...]:
@@ -273,26 +301,74 @@ def _weights_comment(module: Module) -> list[str]:
 
 def code_text(module: Module) -> str:
     """The C file; the weights, if it has them, are at its end."""
-    setup = definitions(i for f, _ in module.functions for i in f.instructions)
-    functions: list[str] = []
-    for function, nodes in module.functions:
-        functions += [header_comment(function.made_from, nodes), function.static_text, ""]
-    body = [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
-    if module.has_team:
-        functions[:0] = [team_code(module.name)]
-        body[:0] = [team_functions(module.name), *_calls(module)]
-    helpers = prelude_for("\n".join([*setup, *functions, *body]))
-    prelude = helpers.replace("static inline ", _INLINED)
+    shared = [team_code(module.name), *_arguments(module)] if module.has_team else []
+    entry = [team_functions(module.name)] if module.has_team else []
+    entry += [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
+    parts, checks = [_body(x) for x in module.sections], list[str]()
+    own = parts if module.is_plain else []
+    prelude = _prelude("\n".join([*shared, *own, *entry]))
+    if not module.is_plain:
+        parts, checks = _sections(module, parts, set(_NAME.findall("\n".join(shared))))
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " *",
         f" * Compile it with, say: {command(module)}", " */",
         f'#include "{module.name}.h"', *(["#include <sched.h>"] if module.has_team else []), "",
-        *_guard(module), prelude, *setup,
+        *_guard(module), HEADERS, *_included(module), prelude,
     ]  # fmt: skip
-    weights = weights_text(module)
+    weights = "" if module.is_separate else weights_text(module.weights)
     if weights:
-        lines += [f"{_weights(module)};", ""]
-    return "\n".join([*lines, *functions, *body, weights])
+        lines += [f"{weights_declared(module.weights)};", ""]
+    return "\n".join([*lines, *shared, *parts, *checks, *entry, weights])
+
+
+def _body(module: Module) -> str:
+    """The functions of one instruction set, and one that makes all calls."""
+    used = definitions(i for f, _ in module.functions for i in f.instructions)
+    lines = [line for line in used if not line.startswith(_INCLUDE)]
+    for function, nodes in module.functions:
+        lines += [header_comment(function.made_from, nodes), function.static_text, ""]
+    return "\n".join([*lines, *_calls(module)])
+
+
+def _sections(
+    module: Module, bodies: Sequence[str], names: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """The bodies of several instruction sets, each with the helpers that it uses; and functions
+    that check for each whether the machine has it.
+
+    names : what they use and do not define
+    """
+    parts, checks = [], []
+    for section, body in zip(module.sections, bodies, strict=True):
+        text = f"{_prelude(body)}\n{body}"
+        isa = needed_of(section.isa, text)
+        parts.append(section_text(text, isa, names))
+        if is_checked(isa):
+            check = machine_check(isa, _check_name(isa))
+            checks.append(f"#ifdef {isa.architecture}\n{check}#endif\n")
+    return parts, checks
+
+
+def _prelude(text: str) -> str:
+    """The helpers that a text uses."""
+    return prelude_for(text).removeprefix(HEADERS).replace("static inline ", _INLINED)
+
+
+#: Of what a file defines for itself.
+_NAME = re.compile(r"\bfk_\w+")
+
+
+_INCLUDE = "#include <"
+
+
+def _included(module: Module) -> list[str]:
+    """The headers of users' instructions and of checks."""
+    used = definitions(i for x in module.sections for f, _ in x.functions for i in f.instructions)
+    lines = [line for line in used if line.startswith(_INCLUDE)]
+    checked = {x.isa.architecture: x.isa for x in module.sections if is_checked(x.isa)}
+    for architecture, isa in checked.items():
+        lines += [f"#ifdef {architecture}", *check_headers(isa), "#endif"]
+    return lines
 
 
 def command(module: Module) -> str:
@@ -305,14 +381,10 @@ def command(module: Module) -> str:
 
 def _guard(module: Module) -> list[str]:
     """Lines that refuse another machine, and say how arithmetic is meant, whatever the flags."""
-    lines = []
-    if module.macro:
-        flags = " ".join(module.flags)
-        lines = [f"#ifndef {module.macro}", f'#error "compile this with {flags}"', "#endif"]
     exact = any(f.made_from.exact for f, _ in module.functions)
     contract = ("off", "OFF") if exact else ("fast", "ON")
     return [
-        *lines,
+        *architecture_guard([x.isa for x in module.sections]),
         "#ifdef __GNUC__",
         '#pragma GCC diagnostic ignored "-Wpsabi"',
         "#endif",
@@ -331,29 +403,6 @@ _WRAPPING = '"wrapv", "no-math-errno", "no-trapping-math"'
 _INLINED = "static inline __attribute__((always_inline, unused)) "
 
 
-def weights_text(module: Module) -> str:
-    """The definition of the weights, as a string of their bytes; "" if the caller passes them."""
-    if module.is_separate or not module.weights:
-        return ""
-    whole = len(module.weights) // ROW * ROW
-    lines = _OCTAL[np.frombuffer(module.weights[:whole], np.uint8)].reshape(-1, 4 * ROW)
-    quotes = np.full((len(lines), 1), ord('"'), np.uint8)
-    ends = np.full((len(lines), 1), ord("\n"), np.uint8)
-    text = np.hstack([quotes, lines, quotes, ends]).tobytes().decode()
-    rest = _OCTAL[np.frombuffer(module.weights[whole:], np.uint8)].tobytes().decode()
-    return f'{_weights(module)} =\n{text}"{rest}";\n'
-
-
-def _weights(module: Module) -> str:
-    return f"static const _Alignas({ALIGNMENT}) unsigned char weights[{len(module.weights) + 1}]"
-
-
-#: Bytes of weights in a line.
-ROW = 256
-#: For each byte, how a string has it.
-_OCTAL = np.array([[*f"\\{byte:03o}".encode()] for byte in range(256)], np.uint8)
-
-
 def _sized(module: Module) -> list[str]:
     """A function that checks sizes, and one that says how much workspace they need."""
     given = ", ".join(f"int64_t {size}" for size in module.sizes)
@@ -362,13 +411,11 @@ def _sized(module: Module) -> list[str]:
     # No tensor is so large that its bytes, or those of a few of them, overflow.
     for port in (*module.inputs, *module.outputs):
         conditions.append(f"{_as_double(port.shape, port.dtype.bytes)} < 0x1p60")
-    conditions += [f"{_as_double(t.shape, t.width)} < 0x1p60" for t in module.temporaries]
+    stored = dict.fromkeys((t.shape, t.width) for x in module.sections for t in x.temporaries)
+    conditions += [f"{_as_double(*one)} < 0x1p60" for one in stored]
     unused = [f"  (void){size};" for size in module.sizes]
-    parts = [f" + {_up(t.bytes)}" for t in module.temporaries]
-    each = " * (threads < 1 ? 1 : threads)" if module.has_team else ""
-    parts += [f" + {module.memory}{each}"] if module.memory else []
-    total = f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
     passed = ", ".join(module.sizes)
+    first, *more = dict.fromkeys(map(_total, module.sections))
     return [
         f"static int fk_is_valid({given})",
         "{",
@@ -380,10 +427,21 @@ def _sized(module: Module) -> list[str]:
         "{",
         *unused,
         *(["  (void)threads;"] if module.has_team else []),
-        f"  return fk_is_valid({passed}) ? (size_t)({total}) : 0;",
+        f"  if (!fk_is_valid({passed})) return 0;",
+        f"  {'' if more else 'const '}size_t most = (size_t)({first});",
+        *(f"  if ((size_t)({x}) > most) most = (size_t)({x});" for x in more),
+        "  return most;",
         "}",
         "",
     ]
+
+
+def _total(section: Module) -> str:
+    """The bytes of workspace of an instruction set, in C over sizes and the number of threads."""
+    parts = [f" + {_up(t.bytes)}" for t in section.temporaries]
+    each = " * (threads < 1 ? 1 : threads)" if section.has_team else ""
+    parts += [f" + {section.memory}{each}"] if section.memory else []
+    return f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
 
 
 def _as_double(shape: Sequence[int | str], width: int) -> str:
@@ -413,26 +471,42 @@ def _run(module: Module) -> list[str]:
             count = math.prod(port.extents) * port.dtype.bytes
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
     lines += _workspace(module)
+    names = ", ".join(a.name for a in module.arguments)
     if module.has_team:
-        names = ", ".join(a.name for a in module.arguments)
-        lines += [
-            f"  struct fk_arguments given = {{{names}}};",
-            "  fk_run(team, fk_calls, &given);",
-        ]
-    else:
-        lines += _steps(module)
-    return [*lines, f"  return {p}_OK;", "}", ""]
+        lines.append(f"  struct fk_arguments given = {{{names}}};")
+    for section in module.sections:
+        calls = "fk_calls" if module.is_plain else f"fk_{tag_of(section.isa)}calls"
+        call = f"fk_run(team, {calls}, &given);" if module.has_team else f"{calls}({names});"
+        made = [f"  {call}", f"  return {p}_OK;"]
+        if module.is_plain or not section.isa.architecture:
+            return [*lines, *made, "}", ""]
+        if is_checked(section.isa):
+            made = [f"  if ({_check_name(section.isa)}()) {{", *(f"  {x}" for x in made), "  }"]
+        lines += [f"#ifdef {section.isa.architecture}", *made, "#endif"]
+    return [*lines, f"  return {p}_MACHINE;", "}", ""]
+
+
+def _check_name(isa: Isa) -> str:
+    return f"fk_has_{tag_of(isa).rstrip('_')}"
+
+
+def _arguments(module: Module) -> list[str]:
+    """What the threads of a team are passed, in one."""
+    fields = [f"  {argument};" for argument in module.arguments]
+    return ["struct fk_arguments {", *fields, "};", ""]
 
 
 def _calls(module: Module) -> list[str]:
-    """A function that makes all calls, on each thread of a team."""
-    fields = [f"  {argument};" for argument in module.arguments]
-    lines = ["struct fk_arguments {", *fields, "};", ""]
-    lines += ["static void fk_calls(const void *me, void *argument)", "{"]
-    lines += [f"  const fk_thread *const {TEAM} = me;", "  struct fk_arguments *given = argument;"]
-    for argument in module.arguments:
-        lines += [f"  {argument} = given->{argument.name};", f"  (void){argument.name};"]
-    lines.append(f"  (void){TEAM};")
+    """A function that makes all calls, on each thread if there is a team."""
+    if module.has_team:
+        lines = ["static void fk_calls(const void *me, void *argument)", "{"]
+        lines += [f"  const fk_thread *const {TEAM} = me;", f"  (void){TEAM};"]
+        lines.append("  struct fk_arguments *given = argument;")
+        lines += [f"  {argument} = given->{argument.name};" for argument in module.arguments]
+    else:
+        passed = ", ".join(map(str, module.arguments)) or "void"
+        lines = [f"static void fk_calls({passed})", "{"]
+    lines += [f"  (void){argument.name};" for argument in module.arguments]
     return [*lines, *_steps(module), "}", ""]
 
 
@@ -471,18 +545,16 @@ def _checked(port: Parameter, prefix: str) -> list[str]:
 def _workspace(module: Module) -> list[str]:
     """Lines that check the workspace."""
     if not module.has_workspace:
-        named = ["  unsigned char *work = workspace;"] if module.has_team else []
-        return [*named, "  (void)workspace;", "  (void)workspace_bytes;"]
+        return ["  unsigned char *work = workspace;", "  (void)workspace_bytes;"]
     p, slack = module.prefix, ALIGNMENT - 1
     threads = ["team == NULL ? 1 : team->threads"] if module.has_team else []
     needed = f"{p}_WORKSPACE_BYTES" + (f"((size_t)({threads[0]}))" if threads else "")
     if module.sizes:
         needed = f"{module.name}_workspace_bytes({', '.join([*module.sizes, *threads])})"
-    changes = module.temporaries and not module.has_team
     return [
         f"  if (workspace == NULL || workspace_bytes < {needed})",
         f"    return {p}_WORKSPACE;",
-        f"  unsigned char *{'' if changes else 'const '}work =",
+        "  unsigned char *const work =",
         f"    (unsigned char *)(((uintptr_t)workspace + {slack}) / {ALIGNMENT} * {ALIGNMENT});",
     ]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from codegen.c.module_text import ALIGNMENT, Module, Parameter, command
+from codegen.c.module_text import Module, Parameter, command
 from codegen.c.type_names import PATTERNS
+from codegen.c.weights_text import ALIGNMENT
 from poly.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,7 +13,6 @@ from codegen.c.convention import THREADS, Convention
 from codegen.c.module_text import Module, code_text, command, header_text
 from farkas.console.files import write_files
 from poly.errors import ArgumentError
-from poly.machine.isa import Isa
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +21,7 @@ class Exported:
 
     Attributes
     ----------
-    module : what it was made of; isa : the instruction set that it is for
+    module : what it was made of; isa : the instruction sets that it is for
     code, header : the texts of the C file and of its header
     """
 
@@ -32,9 +31,10 @@ class Exported:
     header: str
 
     @staticmethod
-    def of(module: Module, isa: Isa) -> Exported:
+    def of(module: Module) -> Exported:
         """The files of a module."""
-        return Exported(module, isa.name, code_text(module), header_text(module))
+        isa = ", ".join(section.isa.name for section in module.sections)
+        return Exported(module, isa, code_text(module), header_text(module))
 
     @property
     def name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from codegen.c.convention import SERIAL, Convention
@@ -13,9 +13,10 @@ from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
 from farkas.export.exported import Exported, convention_of, named_after
 from farkas.export.graph_module import about, check_name, names_in_c
+from farkas.export.joined import joined
 from poly.ir.expr import Const, Expr, Size, substitute
 from poly.ir.program import Program, Tensor
-from poly.machine.isa import Isa, find_isa
+from poly.machine.isa import Isa, find_isas
 from poly.schedule.schedule import Schedule
 
 
@@ -60,13 +61,12 @@ def kernel_module(
     passed += convention.passed(function.thread_memory, function.parallel)
     return Module(
         name,
-        about(name, f"a kernel, `{program.name}`", isa),
+        about(name, f"a kernel, `{program.name}`", isa.name),
         tuple(ports[: len(read)]),
         tuple(ports[len(read) :]),
         ((function, ()),),
         (Step("", f"{function.symbol}({', '.join(passed)});", function.parallel),),
-        isa.flags,
-        isa.macro,
+        isa,
         sizes=tuple(sizes.names.sizes.values()),
         conditions=tuple(map(sizes.text, program.constraints)),
         temporaries=tuple(
@@ -80,16 +80,17 @@ def kernel_module(
 def export_kernel(
     program: Program,
     path: Path,
-    isa: str,
+    isa: str | Sequence[str],
     threads: str,
     name: str | None,
     exact: bool = False,
     schedule: Schedule | None = None,
 ) -> Exported:
     """Write a program as a C file and a header; see `Kernel.export`."""
-    chosen, called = find_isa(isa), name or named_after(path)
-    module = kernel_module(program, called, chosen, exact, schedule, convention_of(threads))
-    made = Exported.of(module, chosen)
+    chosen, called = find_isas(isa), name or named_after(path)
+    convention = convention_of(threads)
+    modules = [kernel_module(program, called, x, exact, schedule, convention) for x in chosen]
+    made = Exported.of(joined(modules))
     made.write(path)
     return made
 

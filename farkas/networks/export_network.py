@@ -23,7 +23,7 @@ from frontends.onnx import (
 )
 from poly.errors import ArgumentError, ModelError, UnsupportedModelError
 from poly.ir.size_values import by_name
-from poly.machine.isa import DEFAULT_ISA, find_isa
+from poly.machine.isa import DEFAULT_ISA, find_isas
 from runtime.common.arguments import check_names
 from runtime.common.compile_report import Progress
 from runtime.common.random_arrays import random_array
@@ -86,21 +86,26 @@ def exported(
     *,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
-    isa: str = DEFAULT_ISA,
+    isa: str | Sequence[str] = DEFAULT_ISA,
     threads: str = "none",
     is_separate: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """What `export_onnx` writes; `is_separate` says whether each run is passed the weights."""
+    from farkas.export.constant_pool import ConstantPool
     from farkas.export.graph_module import graph_module
+    from farkas.export.joined import joined
 
-    chosen, convention = find_isa(isa), convention_of(threads)
+    chosen, convention, pool = find_isas(isa), convention_of(threads), ConstantPool()
     fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}
     opened = open_model(source)
     graph = whole_graph(opened, plain_shapes(shapes or {}), fixed)
     order = [info.name for info in opened.inputs]
-    module = graph_module(graph, name, chosen, order, fixed, is_separate, convention, progress)
-    return Exported.of(module, chosen)
+    modules = [
+        graph_module(graph, name, one, order, fixed, is_separate, convention, progress, pool)
+        for one in chosen
+    ]
+    return Exported.of(joined(modules))
 
 
 def whole_graph(

@@ -20,7 +20,7 @@ def export_onnx(
     *,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
-    isa: str = DEFAULT_ISA,
+    isa: str | Sequence[str] = DEFAULT_ISA,
     threads: str = "none",
     name: str | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -41,7 +41,8 @@ def export_onnx(
     values : arrays for inputs that have the same elements in every run, by name: those that decide
         about shapes.  A run that is passed others returns an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
-        ``x86-64-v4``, ``aarch64`` or ``rv64gcv``, with extensions such as ``+avx512_vnni``
+        ``x86-64-v4``, ``aarch64``, ``rv64gcv`` or ``wasm``, with extensions such as
+        ``+avx512_vnni``; or several, of which a run takes the best that the machine has
     threads : ``"none"``, one thread; or ``"pthread"``, a team of threads of POSIX, which the caller
         starts and passes to runs
     name : prefix of the names in C; by default the name of the file
