@@ -1,346 +1,106 @@
-"""A network or a kernel as a C file and a header that need nothing of Farkas.
+"""The C file of a network or a kernel that needs nothing of Farkas.
 
-The file has one function with external linkage, ``NAME_run``, which returns an error code.  It has
-no state, allocates nothing, and calls nothing but the C mathematics library and ``string.h``:
-memory for intermediate values is the caller's, so that calls at once need one workspace each.
+The file has one function that runs it, ``NAME_run``, which returns an error code.  It has no state,
+allocates nothing, and calls nothing but the C mathematics library and ``string.h``: memory for
+intermediate values is the caller's, so that calls at once need one workspace each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-
-import numpy as np
+import re
+from collections.abc import Collection, Sequence
 
 from codegen.c.convention import TEAM
-from codegen.c.function import CFunction, header_comment
+from codegen.c.function import header_comment
+from codegen.c.header_text import shapes_prototype, workspace_prototype
 from codegen.c.instruction_text import definitions
-from codegen.c.prelude import prelude_for
-from codegen.c.team_text import team_code, team_functions, team_header
-from codegen.c.thread_memory import NAME as MEMORY
-from codegen.c.type_names import C_TYPES, PATTERNS
-from poly.ir.dtypes import DType
-
-#: Alignment of storage in the workspace and among the weights, in bytes.
-ALIGNMENT = 64
-#: What a run returns, in order from 0, and what it means.
-CODES = (
-    ("OK", "no error"),
-    ("NULL", "a pointer to a tensor that has elements, or to the weights, is null"),
-    ("ALIGNMENT", "a pointer is not a multiple of the size of the elements there"),
-    ("WORKSPACE", "the workspace is null or too small"),
-    ("VALUE", "an input whose elements are fixed has others"),
-    ("SIZE", "a size is out of range"),
-    ("THREADS", "threads cannot be started, or there are too few or too many"),
-    ("ELEMENT", "an input has elements that cannot be used, such as an index out of range"),
+from codegen.c.machine_check import check_headers, machine_check
+from codegen.c.module import CODES, Module, Parameter, Step, whole_bytes
+from codegen.c.prelude import HEADERS, prelude_for
+from codegen.c.section_text import (
+    architecture_guard,
+    is_checked,
+    needed_of,
+    section_text,
+    tag_of,
 )
-
-
-def _product(shape: Sequence[int | str], width: int = 1) -> int | str:
-    """The product of extents and of a number: in C, if there are texts in C among them."""
-    known = math.prod(n for n in shape if isinstance(n, int)) * width
-    open_ = [n if n.isidentifier() else f"({n})" for n in shape if isinstance(n, str)]
-    if not open_ or not known:
-        return known
-    return " * ".join([*open_, *([str(known)] if known != 1 else [])])
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A tensor that the caller passes: its name in C, what users call it, its type and shape.
-
-    An extent is a number, or an expression in C over the sizes of the module.
-
-    described : the shape for readers, where it differs
-    """
-
-    name: str
-    label: str
-    dtype: DType
-    shape: tuple[int | str, ...]
-    described: tuple[str, ...] = ()
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """The shape, where it is fixed."""
-        return tuple(n for n in self.shape if isinstance(n, int))
-
-    @property
-    def count(self) -> int | str:
-        """The number of its elements."""
-        return _product(self.shape)
-
-    @property
-    def kind(self) -> str:
-        """The C type of its elements."""
-        return "uint16_t" if self.dtype.name in PATTERNS else C_TYPES[self.dtype.name]
-
-    @property
-    def shown(self) -> str:
-        """What an element is, where its C type does not say so."""
-        if self.dtype.name in PATTERNS:
-            return f" of {self.dtype.name}, as its bits"
-        return " of truth values, 0 or 1" if self.dtype.kind == "b" else ""
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A name in C, and what precedes it in its declaration."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}{self.name}"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call of a function, or the copy of some bytes.
-
-    about : what it computes; text : the C statement; is_shared : all threads of a team run it
-    may_fail : the text is an expression, which is not 0 where elements cannot be used
-    """
-
-    about: str
-    text: str
-    is_shared: bool = False
-    may_fail: bool = False
-
-
-@dataclass(frozen=True)
-class Storage:
-    """A tensor in memory: its shape as of a `Parameter`, and the bytes of an element."""
-
-    shape: tuple[int | str, ...]
-    width: int
-
-    @property
-    def bytes(self) -> str:
-        """Its bytes, in C."""
-        return str(_product(self.shape, self.width))
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Its bytes, where its shape is fixed."""
-        return math.prod(n for n in self.shape if isinstance(n, int)) * self.width
-
-
-@dataclass(frozen=True)
-class Temporary:
-    """A part of the workspace: its name and C type, and the tensors that are in it in turn."""
-
-    name: str
-    kind: str
-    parts: tuple[Storage, ...]
-
-    @property
-    def bytes(self) -> str:
-        """Its bytes, in C."""
-        return reduce(lambda a, b: f"fk_hi({a}, {b})", (part.bytes for part in self.parts))
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Its bytes, where all shapes are fixed."""
-        return max(part.fixed_bytes for part in self.parts)
-
-
-@dataclass(frozen=True, eq=False)
-class Module:
-    """What a C file is made of.
-
-    name : prefix of its names; about : what it is, in lines
-    sizes : those that each run is passed, in C, and what users call them; conditions : what must
-        hold for them, in C and for readers
-    functions : each with the nodes that call it; routines : the texts of further functions
-    fixed : where in the weights the elements are that an input must have, by its name in C
-    steps : in order; they name parameters, temporaries, ``weights`` and ``work``
-    arena, bound : bytes that the steps use of ``work``, and the least that any plan would need;
-        temporaries : what follows in the workspace
-    weights : the bytes of constants; is_separate : whether callers pass these
-    has_team : whether a run is passed a team of threads, see `codegen.c.team_text`
-    flags : to compile with; macro : defined by compilers for machines with the instructions that
-        the text was made for
-    """
-
-    name: str
-    about: tuple[str, ...]
-    inputs: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
-    functions: tuple[tuple[CFunction, tuple[str, ...]], ...]
-    steps: tuple[Step, ...]
-    flags: tuple[str, ...]
-    macro: str
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    conditions: tuple[tuple[str, str], ...] = ()
-    temporaries: tuple[Temporary, ...] = ()
-    routines: tuple[str, ...] = ()
-    fixed: Mapping[str, int] = field(default_factory=dict)
-    arena: int = 0
-    bound: int = 0
-    weights: bytes = b""
-    is_separate: bool = False
-    has_team: bool = False
-
-    @property
-    def prefix(self) -> str:
-        """Of its macros."""
-        return self.name.upper()
-
-    @property
-    def memory(self) -> int:
-        """The bytes that its functions need in addition, one after the other, in each thread."""
-        return _whole(max((f.thread_memory for f, _ in self.functions), default=0))
-
-    @property
-    def has_workspace(self) -> bool:
-        """Whether a run needs any."""
-        return bool(self.arena or self.temporaries or self.memory)
-
-    @property
-    def workspace(self) -> int:
-        """The bytes of the workspace of fixed sizes, wherever it begins.
-
-        The memory of functions is not counted for a team, each thread of which has some.
-        """
-        own = 0 if self.has_team else self.memory
-        taken = [_whole(self.arena), own, *(_whole(t.fixed_bytes) for t in self.temporaries)]
-        return sum(taken) + ALIGNMENT - 1 if self.has_workspace else 0
-
-    @property
-    def tensors(self) -> tuple[Declared, ...]:
-        """What a run is passed in any case: sizes, tensors and weights."""
-        given = [Declared("int64_t ", size) for size in self.sizes]
-        given += [Declared(f"const {p.kind} *", p.name) for p in self.inputs]
-        given += [Declared(f"{p.kind} *", p.name) for p in self.outputs]
-        if self.is_separate and self.weights:
-            given.append(Declared("const void *", "weights"))
-        return tuple(given)
-
-    @property
-    def parameters(self) -> tuple[Declared, ...]:
-        """What a run is passed."""
-        team = [Declared(f"{self.name}_team *", "team")] if self.has_team else []
-        own = Declared("void *", "workspace"), Declared("size_t ", "workspace_bytes")
-        return (*self.tensors, *own, *team)
-
-    @property
-    def arguments(self) -> tuple[Declared, ...]:
-        """What the threads of a team are passed."""
-        return (*self.tensors, Declared("unsigned char *", "work"))
-
-    @property
-    def prototype(self) -> str:
-        between = ",\n" + " " * len(f"int {self.name}_run(")
-        return f"int {self.name}_run({between.join(map(str, self.parameters))})"
-
-
-def header_text(module: Module) -> str:
-    """The header: what is passed, in which shapes, and what comes back."""
-    n, p = module.name, module.prefix
-    codes = [f"  {p}_{code} = {k}, /* {what} */" for k, (code, what) in enumerate(CODES)]
-    lines = [
-        "/*", *(f" * {line}".rstrip() for line in module.about), " */",
-        f"#ifndef {p}_H", f"#define {p}_H", "",
-        *(["#include <pthread.h>"] if module.has_team else []), "#include <stddef.h>",
-        "#include <stdint.h>", "",
-        "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
-        *_workspace_declared(module),
-        "/* What a run returns. */", "enum {", *codes, "};", "",
-        *([team_header(n)] if module.has_team else []),
-        "/*", " * Runs it once.  Tensors are row-major and must not overlap:", " *",
-        *(f" *   {line}" for line in _tensors(module)), " *",
-        *_weights_comment(module),
-        " * The workspace is memory for intermediate values: any content will do, none is kept.",
-        " * Calls at once need one each.  On an error nothing was written"
-        + (f", but for {p}_ELEMENT." if any(s.may_fail for s in module.steps) else "."),
-        *([" * Without a team (NULL) it runs on one thread."] if module.has_team else []),
-        " */", f"{module.prototype};", "",
-        "/* What an error code means. */", f"const char *{n}_error(int code);", "",
-        "#ifdef __cplusplus", "}", "#endif", "", "#endif", "",
-    ]  # fmt: skip
-    return "\n".join(lines)
-
-
-def _workspace_declared(module: Module) -> list[str]:
-    if module.sizes:
-        conditions = [f" *   {shown}" for _, shown in module.conditions]
-        rule = [" *", " * Sizes are in range if", " *", *conditions] if conditions else []
-        return [
-            "/*", " * Bytes of the workspace for these sizes; 0 as well if they are out of range.",
-            *rule, " */",
-            f"{_workspace_prototype(module)};", "",
-            "/* The shapes of the outputs for these sizes; an error code. */",
-            f"{_shapes_prototype(module)};", "",
-            *([f"#define {module.prefix}_WEIGHTS_BYTES {len(module.weights)}", ""]
-              if module.weights else []),
-        ]  # fmt: skip
-    p = module.prefix
-    more = f" + {module.memory} * (threads)" if module.has_team and module.memory else ""
-    return [
-        f"/* Bytes of the workspace; any plan needs at least {module.bound}. */",
-        f"#define {p}_WORKSPACE_BYTES{'(threads)' if module.has_team else ''} "
-        f"{f'({module.workspace}{more})' if more else module.workspace}",
-        f"#define {p}_WEIGHTS_BYTES {len(module.weights)}",
-        "",
-    ]
-
-
-def _workspace_prototype(module: Module) -> str:
-    given = [f"int64_t {size}" for size in module.sizes]
-    given += ["int threads"] if module.has_team else []
-    return f"size_t {module.name}_workspace_bytes({', '.join(given)})"
-
-
-def _shapes_prototype(module: Module) -> str:
-    given = [f"int64_t {size}" for size in module.sizes]
-    given += [f"int64_t {p.name}[{len(p.shape)}]" for p in module.outputs if p.shape]
-    return f"int {module.name}_shapes({', '.join(given)})"
-
-
-def _tensors(module: Module) -> Iterator[str]:
-    for size, label in module.sizes.items():
-        if label != size:
-            yield f"size {size}, called '{label}'"
-    for what, ports in (("input", module.inputs), ("output", module.outputs)):
-        for port in ports:
-            shape = "".join(f"[{n}]" for n in port.described or port.shape) or " (one element)"
-            label = "" if port.label == port.name else f", called '{port.label}'"
-            always = ", always with the same elements" if port.name in module.fixed else ""
-            yield f"{what} {port.name}{shape}{port.shown}{label}{always}"
-
-
-def _weights_comment(module: Module) -> list[str]:
-    if not (module.is_separate and module.weights):
-        return []
-    return [f" * The weights are the bytes of the file {module.name}.bin.", " *"]
+from codegen.c.team_text import team_code, team_functions
+from codegen.c.thread_memory import NAME as MEMORY
+from codegen.c.weights_text import ALIGNMENT, weights_declared, weights_text
+from poly.machine.isa import Isa
 
 
 def code_text(module: Module) -> str:
     """The C file; the weights, if it has them, are at its end."""
-    setup = definitions(i for f, _ in module.functions for i in f.instructions)
-    functions: list[str] = []
-    for function, nodes in module.functions:
-        functions += [header_comment(function.made_from, nodes), function.static_text, ""]
-    functions += module.routines
-    body = [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
-    if module.has_team:
-        functions[:0] = [team_code(module.name)]
-        body[:0] = [team_functions(module.name), *_calls(module)]
-    helpers = prelude_for("\n".join([*setup, *functions, *body]))
-    prelude = helpers.replace("static inline ", _INLINED)
+    shared = [team_code(module.name), *_arguments(module)] if module.has_team else []
+    entry = [team_functions(module.name)] if module.has_team else []
+    entry += [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
+    parts, checks = [_body(x) for x in module.sections], list[str]()
+    own = parts if module.is_plain else []
+    prelude = _prelude("\n".join([*shared, *own, *entry]))
+    if not module.is_plain:
+        parts, checks = _sections(module, parts, set(_NAME.findall("\n".join(shared))))
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " *",
         f" * Compile it with, say: {command(module)}", " */",
         f'#include "{module.name}.h"', *(["#include <sched.h>"] if module.has_team else []), "",
-        *_guard(module), prelude, *setup,
+        *_guard(module), HEADERS, *_included(module), prelude,
     ]  # fmt: skip
-    weights = weights_text(module)
+    weights = "" if module.is_separate else weights_text(module.weights)
     if weights:
-        lines += [f"{_weights(module)};", ""]
-    return "\n".join([*lines, *functions, *body, weights])
+        lines += [f"{weights_declared(module.weights)};", ""]
+    return "\n".join([*lines, *shared, *parts, *checks, *entry, weights])
+
+
+def _body(module: Module) -> str:
+    """The functions of one instruction set, and one that makes all calls."""
+    used = definitions(i for f, _ in module.functions for i in f.instructions)
+    lines = [line for line in used if not line.startswith(_INCLUDE)]
+    for function, nodes in module.functions:
+        lines += [header_comment(function.made_from, nodes), function.static_text, ""]
+    return "\n".join([*lines, *module.routines, *_calls(module)])
+
+
+def _sections(
+    module: Module, bodies: Sequence[str], names: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """The bodies of several instruction sets, each with the helpers that it uses; and functions
+    that check for each whether the machine has it.
+
+    names : what they use and do not define
+    """
+    parts, checks = [], []
+    for section, body in zip(module.sections, bodies, strict=True):
+        text = f"{_prelude(body)}\n{body}"
+        isa = needed_of(section.isa, text)
+        parts.append(section_text(text, isa, names))
+        if is_checked(isa):
+            check = machine_check(isa, _check_name(isa))
+            checks.append(f"#ifdef {isa.architecture}\n{check}#endif\n")
+    return parts, checks
+
+
+def _prelude(text: str) -> str:
+    """The helpers that a text uses."""
+    return prelude_for(text).removeprefix(HEADERS).replace("static inline ", _INLINED)
+
+
+#: Of what a file defines for itself.
+_NAME = re.compile(r"\bfk_\w+")
+
+
+_INCLUDE = "#include <"
+
+
+def _included(module: Module) -> list[str]:
+    """The headers of users' instructions and of checks."""
+    used = definitions(i for x in module.sections for f, _ in x.functions for i in f.instructions)
+    lines = [line for line in used if line.startswith(_INCLUDE)]
+    checked = {x.isa.architecture: x.isa for x in module.sections if is_checked(x.isa)}
+    for architecture, isa in checked.items():
+        lines += [f"#ifdef {architecture}", *check_headers(isa), "#endif"]
+    return lines
 
 
 def command(module: Module) -> str:
@@ -353,14 +113,10 @@ def command(module: Module) -> str:
 
 def _guard(module: Module) -> list[str]:
     """Lines that refuse another machine, and say how arithmetic is meant, whatever the flags."""
-    lines = []
-    if module.macro:
-        flags = " ".join(module.flags)
-        lines = [f"#ifndef {module.macro}", f'#error "compile this with {flags}"', "#endif"]
     exact = any(f.made_from.exact for f, _ in module.functions)
     contract = ("off", "OFF") if exact else ("fast", "ON")
     return [
-        *lines,
+        *architecture_guard([x.isa for x in module.sections]),
         "#ifdef __GNUC__",
         '#pragma GCC diagnostic ignored "-Wpsabi"',
         "#endif",
@@ -379,29 +135,6 @@ _WRAPPING = '"wrapv", "no-math-errno", "no-trapping-math"'
 _INLINED = "static inline __attribute__((always_inline, unused)) "
 
 
-def weights_text(module: Module) -> str:
-    """The definition of the weights, as a string of their bytes; "" if the caller passes them."""
-    if module.is_separate or not module.weights:
-        return ""
-    whole = len(module.weights) // ROW * ROW
-    lines = _OCTAL[np.frombuffer(module.weights[:whole], np.uint8)].reshape(-1, 4 * ROW)
-    quotes = np.full((len(lines), 1), ord('"'), np.uint8)
-    ends = np.full((len(lines), 1), ord("\n"), np.uint8)
-    text = np.hstack([quotes, lines, quotes, ends]).tobytes().decode()
-    rest = _OCTAL[np.frombuffer(module.weights[whole:], np.uint8)].tobytes().decode()
-    return f'{_weights(module)} =\n{text}"{rest}";\n'
-
-
-def _weights(module: Module) -> str:
-    return f"static const _Alignas({ALIGNMENT}) unsigned char weights[{len(module.weights) + 1}]"
-
-
-#: Bytes of weights in a line.
-ROW = 256
-#: For each byte, how a string has it.
-_OCTAL = np.array([[*f"\\{byte:03o}".encode()] for byte in range(256)], np.uint8)
-
-
 def _sized(module: Module) -> list[str]:
     """A function that checks sizes, and one that says how much workspace they need."""
     given = ", ".join(f"int64_t {size}" for size in module.sizes)
@@ -409,15 +142,12 @@ def _sized(module: Module) -> list[str]:
     conditions = [f"0 <= {size} && {size} < INT64_C(1) << 40" for size in module.sizes]
     for port in (*module.inputs, *module.outputs):
         conditions.append(f"{_as_double(port.shape, port.dtype.bytes)} < 0x1p60")
-    parts_ = dict.fromkeys(part for t in module.temporaries for part in t.parts)
-    conditions += [f"{_as_double(part.shape, part.width)} < 0x1p60" for part in parts_]
+    stored = dict.fromkeys(p for x in module.sections for t in x.temporaries for p in t.parts)
+    conditions += [f"{_as_double(part.shape, part.width)} < 0x1p60" for part in stored]
     conditions += (condition for condition, _ in module.conditions)
     unused = [f"  (void){size};" for size in module.sizes]
-    parts = [f" + {_up(t.bytes)}" for t in module.temporaries]
-    each = " * (threads < 1 ? 1 : threads)" if module.has_team else ""
-    parts += [f" + {module.memory}{each}"] if module.memory else []
-    total = f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
     passed = ", ".join(module.sizes)
+    first, *more = dict.fromkeys(map(_total, module.sections))
     return [
         f"static int fk_is_valid({given})",
         "{",
@@ -425,14 +155,17 @@ def _sized(module: Module) -> list[str]:
         "  return 1;",
         "}",
         "",
-        _workspace_prototype(module),
+        workspace_prototype(module),
         "{",
         *unused,
         *(["  (void)threads;"] if module.has_team else []),
-        f"  return fk_is_valid({passed}) ? (size_t)({total}) : 0;",
+        f"  if (!fk_is_valid({passed})) return 0;",
+        f"  {'' if more else 'const '}size_t most = (size_t)({first});",
+        *(f"  if ((size_t)({x}) > most) most = (size_t)({x});" for x in more),
+        "  return most;",
         "}",
         "",
-        _shapes_prototype(module),
+        shapes_prototype(module),
         "{",
         f"  if (!fk_is_valid({passed})) return {module.prefix}_SIZE;",
         *(
@@ -444,6 +177,14 @@ def _sized(module: Module) -> list[str]:
         "}",
         "",
     ]
+
+
+def _total(section: Module) -> str:
+    """The bytes of workspace of an instruction set, in C over sizes and the number of threads."""
+    parts = [f" + {_up(t.bytes)}" for t in section.temporaries]
+    each = " * (threads < 1 ? 1 : threads)" if section.has_team else ""
+    parts += [f" + {section.memory}{each}"] if section.memory else []
+    return f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
 
 
 def _as_double(shape: Sequence[int | str], width: int) -> str:
@@ -474,27 +215,46 @@ def _run(module: Module) -> list[str]:
             count = math.prod(port.extents) * port.dtype.bytes
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
     lines += _workspace(module)
+    names = ", ".join(a.name for a in module.arguments)
     if module.has_team:
-        names = ", ".join(a.name for a in module.arguments)
-        lines += [
-            f"  struct fk_arguments given = {{{', '.join([f'{p}_OK', names])}}};",
-            "  fk_run(team, fk_calls, &given);",
-            "  return given.code;",
-        ]
-    else:
-        lines += [*_steps(module), f"  return {p}_OK;"]
-    return [*lines, "}", ""]
+        given = ", ".join([f"{p}_OK", *(a.name for a in module.arguments)])
+        lines.append(f"  struct fk_arguments given = {{{given}}};")
+    for section in module.sections:
+        calls = "fk_calls" if module.is_plain else f"fk_{tag_of(section.isa)}calls"
+        made = [f"  return {calls}({names});"]
+        if module.has_team:
+            made = [f"  fk_run(team, {calls}, &given);", "  return given.code;"]
+        if module.is_plain or not section.isa.architecture:
+            return [*lines, *made, "}", ""]
+        if is_checked(section.isa):
+            made = [f"  if ({_check_name(section.isa)}()) {{", *(f"  {x}" for x in made), "  }"]
+        lines += [f"#ifdef {section.isa.architecture}", *made, "#endif"]
+    return [*lines, f"  return {p}_MACHINE;", "}", ""]
+
+
+def _check_name(isa: Isa) -> str:
+    return f"fk_has_{tag_of(isa).rstrip('_')}"
+
+
+def _arguments(module: Module) -> list[str]:
+    """What the threads of a team are passed, in one; and what a run returns."""
+    fields = [f"  {argument};" for argument in module.arguments]
+    return ["struct fk_arguments {", "  int code;", *fields, "};", ""]
 
 
 def _calls(module: Module) -> list[str]:
-    """A function that makes all calls, on each thread of a team."""
-    fields = [f"  {argument};" for argument in module.arguments]
-    lines = ["struct fk_arguments {", "  int code;", *fields, "};", ""]
-    lines += ["static void fk_calls(const void *me, void *argument)", "{"]
-    lines += [f"  const fk_thread *const {TEAM} = me;", "  struct fk_arguments *given = argument;"]
-    for argument in module.arguments:
-        lines += [f"  {argument} = given->{argument.name};", f"  (void){argument.name};"]
-    lines.append(f"  (void){TEAM};")
+    """A function that makes all calls, on each thread if there is a team."""
+    if module.has_team:
+        lines = ["static void fk_calls(const void *me, void *argument)", "{"]
+        lines += [f"  const fk_thread *const {TEAM} = me;", f"  (void){TEAM};"]
+        lines.append("  struct fk_arguments *given = argument;")
+        lines += [f"  {argument} = given->{argument.name};" for argument in module.arguments]
+    else:
+        passed = ", ".join(map(str, module.arguments)) or "void"
+        lines = [f"static int fk_calls({passed})", "{"]
+    lines += [f"  (void){argument.name};" for argument in module.arguments]
+    if not module.has_team:
+        return [*lines, *_steps(module), f"  return {module.prefix}_OK;", "}", ""]
     return [*lines, *_steps(module), "}", ""]
 
 
@@ -505,7 +265,7 @@ def _steps(module: Module) -> list[str]:
         lines.append(f"  {t.kind} *const {t.name} = ({t.kind} *)work;")
         lines.append(f"  work += {_up(t.bytes)};")
     if module.memory:
-        at = f"work + {_whole(module.arena)}" if module.arena else "work"
+        at = f"work + {whole_bytes(module.arena)}" if module.arena else "work"
         own = f" + {TEAM}->number * {module.memory}" if module.has_team else ""
         lines.append(f"  unsigned char *const {MEMORY} = {at}{own};")
     for step in module.steps:
@@ -546,25 +306,18 @@ def _checked(port: Parameter, prefix: str) -> list[str]:
 def _workspace(module: Module) -> list[str]:
     """Lines that check the workspace."""
     if not module.has_workspace:
-        named = ["  unsigned char *work = workspace;"] if module.has_team else []
-        return [*named, "  (void)workspace;", "  (void)workspace_bytes;"]
+        return ["  unsigned char *work = workspace;", "  (void)workspace_bytes;"]
     p, slack = module.prefix, ALIGNMENT - 1
     threads = ["team == NULL ? 1 : team->threads"] if module.has_team else []
     needed = f"{p}_WORKSPACE_BYTES" + (f"((size_t)({threads[0]}))" if threads else "")
     if module.sizes:
         needed = f"{module.name}_workspace_bytes({', '.join([*module.sizes, *threads])})"
-    changes = module.temporaries and not module.has_team
     return [
         f"  if (workspace == NULL || workspace_bytes < {needed})",
         f"    return {p}_WORKSPACE;",
-        f"  unsigned char *{'' if changes else 'const '}work =",
+        "  unsigned char *const work =",
         f"    (unsigned char *)(((uintptr_t)workspace + {slack}) / {ALIGNMENT} * {ALIGNMENT});",
     ]
-
-
-def _whole(count: int) -> int:
-    """Bytes, rounded up to a multiple of the alignment."""
-    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def _error(module: Module) -> list[str]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from codegen.c.module_text import ALIGNMENT, Module, Parameter, command
+from codegen.c.module import Module, Parameter
+from codegen.c.module_text import command
 from codegen.c.type_names import PATTERNS
+from codegen.c.weights_text import ALIGNMENT
 from poly.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -18,6 +18,7 @@ Examples:
   farkas export m.onnx -o m.c
   farkas export bert.onnx --shape batch=1 --shape sequence=128 --isa x86-64-v4 -o bert.c
   farkas export m.onnx --isa aarch64 --weights m.bin -o m.c
+  farkas export m.onnx --isa x86-64-v2,x86-64-v3,x86-64-v4 -o m.c
   farkas export blur.fk -o blur.c
 """,
 )
@@ -39,9 +40,10 @@ Examples:
     "repeatable.",
 )  # fmt: skip
 @click.option(
-    "--isa", default=DEFAULT_ISA, show_default=True, metavar="NAME",
-    help="The instruction set: generic, x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or rv64gcv, "
-    "with extensions such as +avx512_vnni.",
+    "--isa", multiple=True, default=[DEFAULT_ISA], show_default=True, metavar="NAME[,NAME…]",
+    help="The instruction set: generic, x86-64-v2, x86-64-v3, x86-64-v4, aarch64, rv64gcv or wasm, "
+    "with extensions such as +avx512_vnni.  Of several, a run takes the best that the machine has; "
+    "repeatable.",
 )  # fmt: skip
 @click.option(
     "--threads", default="none", show_default=True, metavar="none|pthread",
@@ -67,7 +69,7 @@ def export_command(
     shapes: tuple[str, ...],
     examples: tuple[str, ...],
     values: tuple[str, ...],
-    isa: str,
+    isa: tuple[str, ...],
     threads: str,
     name: str | None,
     weights: str | None,

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from codegen.c.convention import THREADS, Convention
-from codegen.c.module_text import Module, code_text, command, header_text
+from codegen.c.header_text import header_text
+from codegen.c.module import Module
+from codegen.c.module_text import code_text, command
 from farkas.console.files import write_files
 from poly.errors import ArgumentError
-from poly.machine.isa import Isa
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Exported:
 
     Attributes
     ----------
-    module : what it was made of; isa : the instruction set that it is for
+    module : what it was made of; isa : the instruction sets that it is for
     code, header : the texts of the C file and of its header
     examples : the open sizes, by their names in C, for which it was made
     """
@@ -34,10 +35,11 @@ class Exported:
     examples: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(module: Module, isa: Isa, examples: Sequence[int] = ()) -> Exported:
+    def of(module: Module, examples: Sequence[int] = ()) -> Exported:
         """The files of a module; `examples` are of its sizes, in order."""
+        isa = ", ".join(section.isa.name for section in module.sections)
         named = dict(zip(module.sizes, examples, strict=False))
-        return Exported(module, isa.name, code_text(module), header_text(module), named)
+        return Exported(module, isa, code_text(module), header_text(module), named)
 
     @property
     def name(self) -> str:

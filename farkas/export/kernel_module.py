@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from codegen.c.convention import SERIAL, Convention
 from codegen.c.function import emit_function
-from codegen.c.module_text import Module, Parameter, Step, Storage, Temporary
+from codegen.c.module import Module, Parameter, Step, Storage, Temporary
 from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
 from farkas.export.exported import Exported, convention_of, named_after
 from farkas.export.graph_module import about, check_name, names_in_c
+from farkas.export.joined import joined
 from farkas.export.sizes import SizeText
 from poly.ir.expr import Size
 from poly.ir.program import Program
-from poly.machine.isa import Isa, find_isa
+from poly.machine.isa import Isa, find_isas
 from poly.schedule.schedule import Schedule
 
 
@@ -60,13 +62,12 @@ def kernel_module(
     passed += convention.passed(function.thread_memory, function.parallel)
     return Module(
         name,
-        about(name, f"a kernel, `{program.name}`", isa),
+        about(name, f"a kernel, `{program.name}`", isa.name),
         tuple(ports[: len(read)]),
         tuple(ports[len(read) :]),
         ((function, ()),),
         (Step("", f"{function.symbol}({', '.join(passed)});", function.parallel),),
-        isa.flags,
-        isa.macro,
+        isa,
         sizes={called: size for size, called in names.items()},
         conditions=tuple((sizes.text(c), sizes.shown(c)) for c in program.constraints),
         temporaries=tuple(
@@ -82,15 +83,16 @@ def kernel_module(
 def export_kernel(
     program: Program,
     path: Path,
-    isa: str,
+    isa: str | Sequence[str],
     threads: str,
     name: str | None,
     exact: bool = False,
     schedule: Schedule | None = None,
 ) -> Exported:
     """Write a program as a C file and a header; see `Kernel.export`."""
-    chosen, called = find_isa(isa), name or named_after(path)
-    module = kernel_module(program, called, chosen, exact, schedule, convention_of(threads))
-    made = Exported.of(module, chosen)
+    chosen, called = find_isas(isa), name or named_after(path)
+    convention = convention_of(threads)
+    modules = [kernel_module(program, called, x, exact, schedule, convention) for x in chosen]
+    made = Exported.of(joined(modules))
     made.write(path)
     return made

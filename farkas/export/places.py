@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from codegen.c.convention import Convention
 from codegen.c.function import CFunction
-from codegen.c.module_text import Parameter, Step, Storage, Temporary
+from codegen.c.module import Parameter, Step, Storage, Temporary
 from codegen.c.network_unit import Slot, argument_slots
 from codegen.c.type_names import C_TYPES
 from codegen.routines.forms import c_routine

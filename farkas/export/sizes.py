@@ -23,7 +23,7 @@ class SizeText:
         return index_text(self._full(e), self._in_c)
 
     def shape(self, extents: Sequence[Expr]) -> tuple[int | str, ...]:
-        """A shape, see `codegen.c.module_text.Parameter`."""
+        """A shape, see `codegen.c.module.Parameter`."""
         return tuple(int(e.value) if isinstance(e, Const) else self.text(e) for e in extents)
 
     def shown(self, e: Expr) -> str:

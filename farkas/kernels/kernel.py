@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -367,7 +367,7 @@ class Kernel:
         self,
         path: str | os.PathLike[str],
         *,
-        isa: str = DEFAULT_ISA,
+        isa: str | Sequence[str] = DEFAULT_ISA,
         threads: str = "none",
         name: str | None = None,
     ) -> Exported:
@@ -382,7 +382,7 @@ class Kernel:
         Parameters
         ----------
         path : of the C file; the header is beside it
-        isa, threads : the instruction set, and ``"none"`` or ``"pthread"``: see
+        isa, threads : the instruction set or several of them, and ``"none"`` or ``"pthread"``: see
             `farkas.export_onnx`
         name : prefix of the names in C; by default the name of the file
 

@@ -20,7 +20,7 @@ from frontends.onnx import (
 )
 from poly.errors import ArgumentError, ModelError
 from poly.ir.size_values import by_name, whole_number
-from poly.machine.isa import DEFAULT_ISA, find_isa
+from poly.machine.isa import DEFAULT_ISA, find_isas
 from runtime.common.arguments import check_names
 from runtime.common.compile_report import Progress
 from runtime.common.random_arrays import random_array
@@ -95,20 +95,24 @@ def exported(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
     examples: Mapping[str, int] | None = None,
-    isa: str = DEFAULT_ISA,
+    isa: str | Sequence[str] = DEFAULT_ISA,
     threads: str = "none",
     is_separate: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """What `export_onnx` writes; `is_separate` says whether each run is passed the weights."""
+    from farkas.export.constant_pool import ConstantPool
     from farkas.export.graph_module import graph_module
+    from farkas.export.joined import joined
 
-    chosen, convention = find_isa(isa), convention_of(threads)
+    chosen, convention, pool = find_isas(isa), convention_of(threads), ConstantPool()
     fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}
     tried = {n: whole_number(f"examples[{n!r}]", e) for n, e in (examples or {}).items()}
     whole = whole_network(open_model(source), plain_shapes(shapes or {}), fixed, tried)
-    module = graph_module(whole, name, chosen, is_separate, convention, progress)
-    return Exported.of(module, chosen, whole.examples)
+    modules = [
+        graph_module(whole, name, one, is_separate, convention, progress, pool) for one in chosen
+    ]
+    return Exported.of(joined(modules), whole.examples)
 
 
 def whole_network(

@@ -21,7 +21,7 @@ def export_onnx(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
     examples: Mapping[str, int] | None = None,
-    isa: str = DEFAULT_ISA,
+    isa: str | Sequence[str] = DEFAULT_ISA,
     threads: str = "none",
     name: str | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -44,12 +44,12 @@ def export_onnx(
         these, which the header says
     values : arrays for inputs that decide about shapes, by name; a run with others is an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
-        ``x86-64-v4``, ``aarch64`` or ``rv64gcv``, with extensions such as ``+avx512_vnni``
+        ``x86-64-v4``, ``aarch64``, ``rv64gcv`` or ``wasm``, with extensions such as
+        ``+avx512_vnni``; or several, of which a run takes the best that the machine has
     threads : ``"none"``, one thread; or ``"pthread"``, a team of threads of POSIX, which the caller
         starts and passes to runs
     name : prefix of the names in C; by default the name of the file
-    weights : a file for the weights, which then are not in the C file: their bytes are passed to
-        each run, from memory that is a multiple of 64
+    weights : a file for the weights; each run is passed its bytes, at a multiple of 64
     selftest : whether to write a program ``NAME_test.c`` as well, which runs the code once and
         compares it with what Farkas computes on this machine; or arrays for inputs, by name, which
         are otherwise made up

@@ -291,7 +291,7 @@ class Network:
         self,
         path: str | os.PathLike[str],
         *,
-        isa: str = DEFAULT_ISA,
+        isa: str | Sequence[str] = DEFAULT_ISA,
         threads: str = "none",
         examples: Mapping[str, int] | None = None,
         name: str | None = None,
