@@ -306,7 +306,8 @@ class CPrinter:
         kind = vector_type(node.dtype, registers.lanes)
         barrier = f'__asm__ volatile ("" : "+m"({kept}));'
         if registers.indexed:
-            lines = [*registers.copied(kind, kept), barrier]
+            text = "\n".join(before.generate())
+            lines = [*registers.copied(kind, kept, text), barrier]
             self.registers = {**self.registers, node.name: replace(registers, name=kept)}
             return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
         names = registers.variables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -69,9 +70,11 @@ class Registers:
         unused = {n: "" if n in read else " __attribute__((unused))" for n in self.variables}
         return [f"{kind} {name}{mark}{start};" for name, mark in unused.items()]
 
-    def copied(self, kind: str, name: str) -> list[str]:
-        """The lines that declare another array, and copy the registers of an array to it."""
-        extents = [n for n in self.shape if n > 1] or [1]
+    def copied(self, kind: str, name: str, before: str) -> list[str]:
+        """The lines that declare another array, and copy the registers of an array to it, as far as
+        the text before them may have set them.
+        """
+        extents = self._named(before)
         subscripts = "".join(f"[fk_{k}]" for k in range(len(extents)))
         loops = [f"for (int fk_{k} = 0; fk_{k} < {n}; fk_{k}++)" for k, n in enumerate(extents)]
         indents = ["  " * k for k in range(len(loops) + 1)]
@@ -79,6 +82,18 @@ class Registers:
         for indent, loop in zip(indents, loops, strict=False):
             lines += [f"{indent}{UNROLLED}", indent + loop]
         return [*lines, f"{indents[-1]}{name}{subscripts} = {self.name}{subscripts};"]
+
+    def _named(self, text: str) -> list[int]:
+        """How many elements of each dimension of the array a text may name."""
+        extents = [n for n in self.shape if n > 1] or [1]
+        found = re.findall(rf"\b{self.name}((?:\[[^\]]*\]){{{len(extents)}}})", text)
+        indices = list(zip(*(re.findall(r"\[([^\]]*)\]", one) for one in found), strict=True))
+        if not indices:
+            return extents
+        return [
+            max(map(int, own)) + 1 if all(i.isdigit() for i in own) else extent
+            for extent, own in zip(extents, indices, strict=True)
+        ]
 
     def combined(self) -> str:
         """All lanes of an accumulator combined into one number, always in the same order."""

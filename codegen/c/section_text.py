@@ -45,10 +45,14 @@ def section_text(text: str, isa: Isa, shared: Collection[str]) -> str:
     shared : names that it uses, and does not define
     """
     tag = tag_of(isa)
+    # Lines that are not indented define what the whole file sees, and name nothing local.
+    lines_ = (line for line in text.splitlines() if not line.startswith((" ", "/*", " *")))
+    named = {name for line in lines_ for name in _NAMES.findall(line)}
+    seen = {name for name in named if name.startswith("fk_")} - {*shared}
 
     def renamed(found: re.Match[str]) -> str:
         name = found[0]
-        return name if name in shared or name.startswith("/") else f"fk_{tag}{name[3:]}"
+        return f"fk_{tag}{name[3:]}" if name in seen else name
 
     lines = [f"/* --- for {isa.name} --- */", _NAMES.sub(renamed, text)]
     if isa.features:
