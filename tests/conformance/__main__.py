@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import subprocess
 import sys
@@ -20,9 +21,14 @@ from tests.conformance.official import Case, Outcome, cases, judged, run_case
 Run = Callable[[Case], Outcome]
 
 
-def run_part(pattern: str, first: int, step: int, file: Path, run: Run) -> None:
-    """Run every `step`-th case from `first` on, and write an outcome a line."""
+def run_part(pattern: str, tenth: int | None, first: int, step: int, file: Path, run: Run) -> None:
+    """Run every `step`-th case from `first` on, and write an outcome a line.
+
+    tenth : the seed that chooses a tenth of the cases
+    """
     chosen = [c for c in cases() if re.search(pattern, c.name)]
+    if tenth is not None:
+        chosen = random.Random(tenth).sample(chosen, len(chosen) // 10)
     with file.open("w") as lines:
         for case in chosen[first::step]:
             lines.write(json.dumps(asdict(run(case))) + "\n")
@@ -60,9 +66,13 @@ def main() -> int:
         help="through exported C, compiled with this compiler; repeatable",
     )  # fmt: skip
     parser.add_argument("--isa", default="x86-64-v3", help="the instruction set of exported C")
+    parser.add_argument("--runner", default="", help="what runs programs of another machine")
+    parser.add_argument("--tenth", type=int, metavar="SEED", help="a tenth of the cases")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     options = ["--target", arguments.target, "--isa", arguments.isa]
+    options += ["--runner", arguments.runner] if arguments.runner else []
+    options += ["--tenth", str(arguments.tenth)] if arguments.tenth is not None else []
     options += ["--open"] if arguments.open else []
     options += [word for cc in arguments.export for word in ("--export", cc)]
     if arguments.part:
@@ -71,10 +81,10 @@ def main() -> int:
         if arguments.export:
             check = partial(
                 check_exported, compilers=arguments.export, isa=arguments.isa,
-                is_open=arguments.open,
+                is_open=arguments.open, runner=arguments.runner.split(),
             )  # fmt: skip
             run = partial(judged, check=check)
-        run_part(arguments.pattern, int(first), int(step), Path(file), run)
+        run_part(arguments.pattern, arguments.tenth, int(first), int(step), Path(file), run)
         return 0
     if arguments.json:
         try:

@@ -88,12 +88,77 @@ def _shapes(
     return [tuple(a) for a in arrays]
 
 
+def run_apart(
+    made: Exported,
+    compiler: Sequence[str],
+    runner: Sequence[str],
+    inputs: Mapping[str, Array],
+    folder: Path,
+) -> list[Array]:
+    """The outputs of a program for another machine, which reads and writes files; fixed sizes.
+
+    runner : the command that runs programs of that machine
+
+    Raises
+    ------
+    ToolchainError : the compiler refuses the text, or warns.
+    """
+    made.write(folder / f"{made.name}.c")
+    (folder / "main.c").write_text(_program(made))
+    program = [f"{made.name}.c", "main.c", "-static", "-lm", "-o", "program"]
+    line = (*compiler, *FLAGS, "-Wno-overlength-strings", *made.flags, *program)
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise ToolchainError(f"{compiler[0]}: {done.stderr[:2000]}")
+    for label, name in made.inputs.items():
+        (folder / f"{name}.in").write_bytes(np.ascontiguousarray(inputs[label]).tobytes())
+    done = subprocess.run([*runner, "./program"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"the program returned {done.returncode} {done.stderr}"
+    found = []
+    for name, (shape, dtype) in zip(made.outputs.values(), made.results, strict=True):
+        data = (folder / f"{name}.out").read_bytes()
+        found.append(np.frombuffer(data, dtype, int(np.prod(shape))).reshape(shape))
+    return found
+
+
+def _program(made: Exported) -> str:
+    """A program that runs exported C once on the files NAME.in, and writes the files NAME.out."""
+    module, most = made.module, f"{made.name.upper()}_WORKSPACE_BYTES"
+    lines = ["#include <stdio.h>", f'#include "{made.name}.h"']
+    lines.append(f"static unsigned char workspace[{most} + 1];")
+    for port in (*module.inputs, *module.outputs):
+        lines.append(f"static {port.kind} {port.name}[{max(1, int(port.count))}];")
+    lines += ["int main(void)", "{", "  FILE *file;"]
+    for port in module.inputs:
+        lines += [
+            f'  file = fopen("{port.name}.in", "rb");',
+            f"  if (!file || fread({port.name}, 1, sizeof {port.name}, file) > sizeof {port.name})",
+            "    return 100;",
+            "  fclose(file);",
+        ]
+    names = [p.name for p in (*module.inputs, *module.outputs)]
+    passed = ", ".join([*names, "workspace", "sizeof workspace"])
+    lines += [f"  int code = {made.name}_run({passed});", "  if (code) return code;"]
+    for port in module.outputs:
+        lines += [
+            f'  file = fopen("{port.name}.out", "wb");',
+            f"  if (!file || !fwrite({port.name}, sizeof {port.name}, 1, file)) return 100;",
+            "  fclose(file);",
+        ]
+    return "\n".join([*lines, "  return 0;", "}", ""])
+
+
 def check_exported(
-    case: Case, compilers: Sequence[str], isa: str, is_open: bool = False
+    case: Case,
+    compilers: Sequence[str],
+    isa: str,
+    is_open: bool = False,
+    runner: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Export a case, compile it with each of the compilers, and compare as the suite's runner does.
 
     is_open : with open sizes for all axes of the inputs that are longer than 1
+    runner : the command that runs programs of another machine, for which the compilers are
 
     Raises
     ------
@@ -106,8 +171,12 @@ def check_exported(
         made = _exported(case, arrays, isa, is_open)
         for compiler in compilers:
             with tempfile.TemporaryDirectory() as folder:
-                library = build(made, compiler.split(), Path(folder))
-                results = run(made, library, arrays)
+                words, where = compiler.split(), Path(folder)
+                results = (
+                    run_apart(made, words, runner, arrays, where)
+                    if runner
+                    else run(made, build(made, words, where), arrays)
+                )
             Runner.assert_similar_outputs(expected, results, case.rtol, case.atol)
     return ()
 
