@@ -76,6 +76,8 @@ def test_the_site_has_all_pages() -> None:
         ("a …\n", "a b\nc\n", False),
         ("a\n…\nd\n", "a\nb\nc\nd\n", True),
         ("a\n…\n", "a\nb\nc\n", True),
+        ("a\n…\n", "a\n", True),
+        ("a\n…\n", "ab\n", False),
         ("…\nd\n", "a\nd\n", True),
         ("a (b)\n", "a (b)  \n\n", True),
     ],

@@ -31,8 +31,11 @@ from codegen.c.weights_text import ALIGNMENT, weights_declared, weights_text
 from poly.machine.isa import Isa
 
 
-def code_text(module: Module) -> str:
-    """The C file; the weights, if it has them, are at its end."""
+def code_text(module: Module, outside: str = "") -> str:
+    """The C file; the weights, if it has them, are at its end.
+
+    outside : declares the weights, if something else defines them
+    """
     shared = [team_code(module.name), *_arguments(module)] if module.has_team else []
     entry = [team_functions(module.name)] if module.has_team else []
     entry += [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
@@ -47,9 +50,9 @@ def code_text(module: Module) -> str:
         f'#include "{module.name}.h"', *(["#include <sched.h>"] if module.has_team else []), "",
         *_guard(module), HEADERS, *_included(module), prelude,
     ]  # fmt: skip
-    weights = "" if module.is_separate else weights_text(module.weights)
-    if weights:
-        lines += [f"{weights_declared(module.weights)};", ""]
+    weights = "" if module.is_separate or outside else weights_text(module.weights)
+    if weights or outside:
+        lines += [outside or f"{weights_declared(module.weights)};", ""]
     return "\n".join([*lines, *shared, *parts, *checks, *entry, weights])
 
 
@@ -88,8 +91,6 @@ def _prelude(text: str) -> str:
 
 #: Of what a file defines for itself.
 _NAME = re.compile(r"\bfk_\w+")
-
-
 _INCLUDE = "#include <"
 
 

@@ -1,4 +1,4 @@
-"""Networks and kernels as C that needs nothing of Farkas: files, their headers and weights.
+"""Networks and kernels as code that needs nothing of Farkas: C, libraries, wheels, WebAssembly.
 
-The text is made by `codegen.c.module_text`; the command is in `farkas.cli`.
+The C is made by `codegen.c.module_text`, all else from it; the command is in `farkas.cli`.
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,33 @@ from poly.errors import ArgumentError
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """C that was exported.
+    """C that was exported, or what was made of it.
 
     Attributes
     ----------
-    module : what it was made of; isa : the instruction sets that it is for
-    code, header : the texts of the C file and of its header
+    module : what the C was made of
     examples : the open sizes, by their names in C, for which it was made
+    files : the files that were written, with their sizes
     """
 
     module: Module
-    isa: str
-    code: str
-    header: str
     examples: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[Path, int] = field(default_factory=dict)
 
-    @staticmethod
-    def of(module: Module, examples: Sequence[int] = ()) -> Exported:
-        """The files of a module; `examples` are of its sizes, in order."""
-        isa = ", ".join(section.isa.name for section in module.sections)
-        named = dict(zip(module.sizes, examples, strict=False))
-        return Exported(module, isa, code_text(module), header_text(module), named)
+    @property
+    def isa(self) -> str:
+        """The instruction sets that it is for."""
+        return ", ".join(section.isa.name for section in self.module.sections)
+
+    @cached_property
+    def code(self) -> str:
+        """The text of the C file."""
+        return code_text(self.module)
+
+    @cached_property
+    def header(self) -> str:
+        """The text of the header."""
+        return header_text(self.module)
 
     @property
     def name(self) -> str:
@@ -81,8 +88,8 @@ class Exported:
         """The shape and the numpy type of each output; fixed extents only."""
         return tuple((p.extents, p.dtype.numpy) for p in self.module.outputs)
 
-    def write(self, path: Path, weights: Path | None = None, test: str = "") -> None:
-        """Write the files, all of them or none.
+    def write(self, path: Path, weights: Path | None = None, test: str = "") -> Exported:
+        """Write the C file and what belongs to it, all of the files or none.
 
         path : of the C file; its header and, if there is one, its test are beside it
         test : the text of a program that tests it
@@ -91,29 +98,52 @@ class Exported:
         ------
         FileError : a file cannot be written.
         """
-        files: dict[str | Path, bytes] = {
-            path: self.code.encode(),
-            path.with_name(f"{self.name}.h"): self.header.encode(),
-        }
+        files: dict[str | Path, bytes] = {path: self.code.encode()}
         if test:
             files[path.with_name(f"{self.name}_test.c")] = test.encode()
-        if weights is not None:
-            files[weights] = self.weights
+        return self.written(files | self.beside(path, weights))
+
+    def beside(self, path: Path, weights: Path | None) -> dict[str | Path, bytes]:
+        """The files that code for C needs: the header, and the weights if each run is passed them.
+
+        path : of the code
+        """
+        files: dict[str | Path, bytes] = {
+            path.with_name(f"{self.name}.h"): self.header.encode(),
+        }
+        return files if weights is None else {**files, weights: self.weights}
+
+    def written(self, files: Mapping[str | Path, bytes]) -> Exported:
+        """The same, with its files, which are written; all of them or none.
+
+        Raises
+        ------
+        FileError : a file cannot be written.
+        """
         write_files(files)
+        return replace(self, files={Path(path): len(data) for path, data in files.items()})
 
     def __str__(self) -> str:
-        text = f"{self.name} for {self.isa}: {len(self.code) / 2**20:.1f} MiB of C"
-        if self.weights:
-            text += f", {len(self.weights) / 2**20:.1f} MiB of weights"
+        lines = [f"{self.name} for {self.isa}"]
+        lines += [f"  {path.name}: {_size(size)}" for path, size in self.files.items()]
         if not self.module.sizes:
             bound = self.module.bound
-            text += f", workspace {self.workspace} bytes ({bound} are the least of any plan)"
-        return f"{text}\ncompile with: {command(self.module)}"
+            lines[0] += f": workspace {self.workspace} bytes ({bound} are the least of any plan)"
+        if any(path.suffix == ".c" for path in self.files):
+            lines.append(f"compile with: {command(self.module)}")
+        return "\n".join(lines)
 
 
-def named_after(path: str | os.PathLike[str]) -> str:
-    """The name of a module after that of its file."""
+def _size(count: int) -> str:
+    """Bytes, in a unit that fits."""
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+
+
+def named_after(path: str | os.PathLike[str], form: str = "c") -> str:
+    """The name of a module after that of its file, see `farkas.export.forms`."""
     stem = Path(path).stem
+    if form in ("shared", "static"):
+        stem = stem.removeprefix("lib")
     return re.sub(r"\W", "_", stem, flags=re.ASCII)
 
 

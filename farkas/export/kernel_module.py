@@ -11,12 +11,14 @@ from codegen.c.module import Module, Parameter, Step, Storage, Temporary
 from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
 from farkas.export.exported import Exported, convention_of, named_after
+from farkas.export.forms import check_form, write_form
 from farkas.export.graph_module import about, check_name, names_in_c
 from farkas.export.joined import joined
 from farkas.export.sizes import SizeText
+from poly.errors import ArgumentError
 from poly.ir.expr import Size
 from poly.ir.program import Program
-from poly.machine.isa import Isa, find_isas
+from poly.machine.isa import DEFAULT_ISA, Isa, find_isas
 from poly.schedule.schedule import Schedule
 
 
@@ -83,16 +85,20 @@ def kernel_module(
 def export_kernel(
     program: Program,
     path: Path,
-    isa: str | Sequence[str],
+    isa: str | Sequence[str] | None,
     threads: str,
     name: str | None,
     exact: bool = False,
     schedule: Schedule | None = None,
+    to: str = "c",
+    cc: str | None = None,
 ) -> Exported:
-    """Write a program as a C file and a header; see `Kernel.export`."""
-    chosen, called = find_isas(isa), name or named_after(path)
+    """Write a program as a C file and a header, or as a library; see `Kernel.export`."""
+    check_form(to, cc=cc is not None)
+    if to not in ("c", "shared", "static"):
+        raise ArgumentError(f"a kernel is exported to 'c', 'shared' or 'static', not to {to!r}")
+    chosen, called = find_isas(isa or DEFAULT_ISA), name or named_after(path, to)
     convention = convention_of(threads)
     modules = [kernel_module(program, called, x, exact, schedule, convention) for x in chosen]
-    made = Exported.of(joined(modules))
-    made.write(path)
-    return made
+    made = Exported(joined(modules))
+    return made.write(path) if to == "c" else write_form(made, to, path, cc=cc)

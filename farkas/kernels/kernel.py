@@ -20,7 +20,6 @@ from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
 from poly.ir.program import Program
 from poly.ir.size_values import by_name
-from poly.machine.isa import DEFAULT_ISA
 from poly.schedule.schedule import Schedule
 from runtime.common.arguments import check_threads
 from runtime.cpu.loaded_kernel import LoadedKernel
@@ -367,11 +366,13 @@ class Kernel:
         self,
         path: str | os.PathLike[str],
         *,
-        isa: str | Sequence[str] = DEFAULT_ISA,
+        to: str = "c",
+        isa: str | Sequence[str] | None = None,
         threads: str = "none",
         name: str | None = None,
+        cc: str | None = None,
     ) -> Exported:
-        """Write the kernel as a C file and a header that need nothing of Farkas.
+        """Write the kernel as a C file and a header that need nothing of Farkas, or as a library.
 
         >>> blur.export("blur.c", isa="aarch64")
 
@@ -381,14 +382,17 @@ class Kernel:
 
         Parameters
         ----------
-        path : of the C file; the header is beside it
+        path : of the C file or the library; the header is beside it
+        to : ``"c"``, or ``"shared"`` or ``"static"`` for a library
         isa, threads : the instruction set or several of them, and ``"none"`` or ``"pthread"``: see
             `farkas.export_onnx`
         name : prefix of the names in C; by default the name of the file
+        cc : the compiler of a library, see `farkas.export_onnx`
 
         Raises
         ------
         UntypedError : see `program`.
+        ToolchainError : there is no compiler for a library, or it failed.
         ArgumentError : an unknown `isa`; a `name` that is no C identifier.
         ScheduleError : no code can be generated.
         FileError : a file cannot be written; then none of them is.
@@ -398,7 +402,9 @@ class Kernel:
         only, recipe = self._only(), self._recipe
         is_automatic = recipe.schedule is None or recipe.schedule == "auto"
         schedule = None if is_automatic else only.schedule
-        return export_kernel(only.program, Path(path), isa, threads, name, recipe.exact, schedule)
+        return export_kernel(
+            only.program, Path(path), isa, threads, name, recipe.exact, schedule, to, cc
+        )
 
     def explain(self, **sizes: int) -> View:
         """Show which statements share loops, what that saves, what prevents more, and the cost.

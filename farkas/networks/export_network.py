@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from farkas.export.build_wasm import check_wasm
+from farkas.export.build_wheel import VERSION, check_package
 from farkas.export.exported import Exported, convention_of, named_after
+from farkas.export.forms import check_form, write_form
 from farkas.networks.given_shapes import plain_shapes
 from farkas.networks.open_stage import open_stage
 from frontends.onnx import (
@@ -43,19 +46,49 @@ def export_network(
     weights: str | os.PathLike[str] | None,
     selftest: bool | Mapping[str, Any],
     name: str | None,
+    to: str = "c",
+    version: str | None = None,
+    cc: str | None = None,
+    isa: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Exported:
     """Write the files; see `farkas.export_onnx`.
 
     run : computes what the selftest expects; options : as for `exported`
     """
-    made = exported(source, name or named_after(path), is_separate=weights is not None, **options)
+    check_form(
+        to, selftest=selftest is not False, weights=weights is not None,
+        version=version is not None, cc=cc is not None,
+    )  # fmt: skip
+    name = name or _named(source, path, to)
+    isa = isa or ("wasm" if to == "wasm" else DEFAULT_ISA)
+    if to == "wheel":
+        check_package(name, version or VERSION)
+    if to == "wasm":
+        check_wasm([x.name for x in find_isas(isa)], options.get("threads", "none"))
+    made = exported(source, name, isa=isa, is_separate=weights is not None, **options)
+    apart = None if weights is None else Path(weights)
+    if to != "c":
+        return write_form(made, to, Path(path), apart, version, cc)
     test = ""
     if selftest is not False:
         given = {} if selftest is True else dict(by_name("selftest", selftest))
         test = _selftest(made, run, given, options.get("values") or {})
-    made.write(Path(path), None if weights is None else Path(weights), test)
-    return made
+    return made.write(Path(path), apart, test)
+
+
+def _named(source: Any, path: str | os.PathLike[str], to: str) -> str:
+    """The name of a network: that of what is written; for a wheel, of the file of the network.
+
+    Raises
+    ------
+    ArgumentError : a wheel of a network that has no file needs a name.
+    """
+    if to != "wheel":
+        return named_after(path, to)
+    if not isinstance(source, (str, os.PathLike)):
+        raise ArgumentError("a wheel needs a name: pass name=…")
+    return named_after(source)
 
 
 def _selftest(made: Exported, run: Run, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -112,7 +145,8 @@ def exported(
     modules = [
         graph_module(whole, name, one, is_separate, convention, progress, pool) for one in chosen
     ]
-    return Exported.of(joined(modules), whole.examples)
+    module = joined(modules)
+    return Exported(module, dict(zip(module.sizes, whole.examples, strict=True)))
 
 
 def whole_network(

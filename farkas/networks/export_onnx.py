@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from farkas.networks.export_network import export_network
-from poly.machine.isa import DEFAULT_ISA
 
 if TYPE_CHECKING:
     from farkas.export.exported import Exported
@@ -21,47 +20,51 @@ def export_onnx(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
     examples: Mapping[str, int] | None = None,
-    isa: str | Sequence[str] = DEFAULT_ISA,
+    to: str = "c",
+    isa: str | Sequence[str] | None = None,
     threads: str = "none",
     name: str | None = None,
     weights: str | os.PathLike[str] | None = None,
     selftest: bool | Mapping[str, Any] = False,
+    version: str | None = None,
+    cc: str | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write an ONNX network as a C file and a header, which need nothing but the C library.
+    """Write an ONNX network as C, a library, a wheel or WebAssembly, which need nothing of Farkas.
 
     >>> fk.export_onnx("resnet50.onnx", "resnet50.c", isa="aarch64")
-
-    The same network gives the same bytes on every machine.
+    >>> fk.export_onnx("resnet50.onnx", "dist", to="wheel")
 
     Parameters
     ----------
     source : the path of a file, its bytes, or an ``onnx.ModelProto``
-    path : of the C file; the header is beside it, with the ending ``.h``
+    path : of the file; its header is beside it.  For a wheel, the folder
+    to : ``"c"``, ``"shared"``, ``"static"``, ``"wheel"`` (a package with a ``run`` for numpy
+        arrays) or ``"wasm"`` (with JavaScript beside it)
     shapes : sizes of dynamic dimensions, as for `compile_onnx`; those that are not given are
         arguments of each run
     examples : what such sizes may be, by name, at least 2; the code is for sizes that compare like
         these, which the header says
     values : arrays for inputs that decide about shapes, by name; a run with others is an error
-    isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
+    isa : the instruction set: ``generic``, ``x86-64-v2``, ``x86-64-v3`` (the default),
         ``x86-64-v4``, ``aarch64``, ``rv64gcv`` or ``wasm``, with extensions such as
         ``+avx512_vnni``; or several, of which a run takes the best that the machine has
-    threads : ``"none"``, one thread; or ``"pthread"``, a team of threads of POSIX, which the caller
-        starts and passes to runs
-    name : prefix of the names in C; by default the name of the file
-    weights : a file for the weights; each run is passed its bytes, at a multiple of 64
-    selftest : whether to write a program ``NAME_test.c`` as well, which runs the code once and
-        compares it with what Farkas computes on this machine; or arrays for inputs, by name, which
-        are otherwise made up
+    threads : ``"none"``, one thread; or ``"pthread"``, a team that the caller starts and passes
+    name : prefix of the names in C, and name of the package; by default the name of the file
+    weights : a file for the weights, whose bytes are then passed to each run
+    selftest : whether to write a program ``NAME_test.c`` as well, which compares with what Farkas
+        computes; or arrays for inputs, by name, else made up
+    version : of a wheel, by default 0.1.0
+    cc : the compiler of libraries, a path or ``"zig"``; the default is the one that is needed
     progress : called with (stage, steps done, steps in all, current item)
 
     Raises
     ------
-    ModelError : a file that cannot be read, or is broken; a network parts of which are computed by
-        numpy, or are known only when it runs.
-    UnsupportedModelError : nodes that cannot be compiled; the error lists all.
-    ArgumentError : `shapes` or `examples` that do not match the model; an unknown `isa`; a `name`
-        that is no C identifier.
+    ModelError, UnsupportedModelError : as `compile_onnx`; parts that numpy computes, or that only a
+        run knows.
+    ArgumentError : `shapes` or `examples` that do not match the model; options that do not exist
+        for `to`.
+    ToolchainError : there is no compiler for a library, or it failed.
     FileError : a file cannot be written; then none of them is.
     """
 
@@ -71,6 +74,7 @@ def export_onnx(
         return compile_onnx(source, shapes=shapes, threads=1).run(arrays)
 
     return export_network(
-        source, path, run, weights=weights, selftest=selftest, name=name, shapes=shapes,
-        values=values, examples=examples, isa=isa, threads=threads, progress=progress,
+        source, path, run, weights=weights, selftest=selftest, name=name, to=to, version=version,
+        cc=cc, isa=isa, shapes=shapes, values=values, examples=examples, threads=threads,
+        progress=progress,
     )  # fmt: skip

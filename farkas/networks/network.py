@@ -18,7 +18,6 @@ from farkas.targets.base import Target
 from poly.errors import ArgumentError
 from poly.ir.port import Port
 from poly.ir.size_values import by_name
-from poly.machine.isa import DEFAULT_ISA
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.network.profile import Timing, check_repeat
 
@@ -291,14 +290,18 @@ class Network:
         self,
         path: str | os.PathLike[str],
         *,
-        isa: str | Sequence[str] = DEFAULT_ISA,
+        to: str = "c",
+        isa: str | Sequence[str] | None = None,
         threads: str = "none",
         examples: Mapping[str, int] | None = None,
         name: str | None = None,
         weights: str | os.PathLike[str] | None = None,
         selftest: bool | Mapping[str, Any] = False,
+        version: str | None = None,
+        cc: str | None = None,
     ) -> Exported:
-        """Write the network as a C file and a header that need nothing of Farkas.
+        """Write the network as a C file and a header that need nothing of Farkas; or as a library,
+        a wheel or WebAssembly.
 
         >>> model.export("resnet50.c", isa="aarch64")
 
@@ -309,7 +312,8 @@ class Network:
 
         return export_network(
             self.origin.model, path, self.run, weights=weights, selftest=selftest, name=name,
-            shapes=self.origin.shapes, examples=examples, isa=isa, threads=threads,
+            to=to, version=version, cc=cc, isa=isa, shapes=self.origin.shapes, examples=examples,
+            threads=threads,
             progress=self.origin.progress,
         )  # fmt: skip
 

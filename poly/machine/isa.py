@@ -84,7 +84,7 @@ ISAS: Mapping[str, Isa] = {
         Isa("x86-64-v3", _machine(32, 16, "avx2", "sse2"), "__x86_64__", _V3, _X86),
         Isa("x86-64-v4", _machine(64, 32, "avx2", "avx512bw", "sse2"), "__x86_64__", _V4, _X86),
         Isa("aarch64", _machine(16, 32), "__aarch64__", (), _ARM),
-        Isa("rv64gcv", _machine(16, 32), "__riscv", flags=("-march=rv64gc",)),
+        Isa("rv64gcv", _machine(16, 32), "__riscv"),
         Isa("wasm", _machine(16, 16), "__wasm_simd128__", flags=("-msimd128",)),
     )
 }

@@ -251,7 +251,7 @@ def test_the_command_for_definitions(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0 and "int k_run(int64_t N," in (tmp_path / "k.h").read_text()
     refused = CliRunner().invoke(main, [*words, "--weights", "w.bin"])
-    assert refused.exit_code == 2 and "--threads and --name alone" in refused.output
+    assert refused.exit_code == 2 and "--name and --cc alone" in refused.output
 
 
 def test_where_a_line_comes_from(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import farkas as fk
 from farkas.networks.export_network import exported
 from poly.errors import ArgumentError, ModelError
 from tests.conformance.exported import FLAGS, build, run
+from tests.farkas.export.test_forms import needs_zig
 
 DRAW = np.random.default_rng(5)
 SIZE_ERROR, WORKSPACE_ERROR = 5, 3
@@ -170,3 +175,77 @@ def test_the_selftest(threads: str, tmp_path: Path) -> None:
     subprocess.run([*line, "-o", "net"], cwd=tmp_path, check=True)
     done = subprocess.run([str(tmp_path / "net")], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.endswith("passed\n"), done.stdout + done.stderr
+
+
+USES_WHEEL = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import net
+assert net.INPUTS == {"x": ("float32", ("batch", 3, "height", "width"))}
+assert net.OUTPUTS["r"][1] == ("batch", 8, "(height + 1) // 2", "(width + 1) // 2")
+for shape in ((2, 3, 9, 8), (1, 3, 40, 17), (2, 3, 9, 8)):
+    found = net.run(np.ones(shape, np.float32))
+    assert found["o"].shape == (shape[0], 8) and np.allclose(found["o"].sum(1), 1)
+    np.save(sys.argv[2], found["r"])
+for wrong in ((2, 4, 9, 8), (2, 3, 9)):
+    try:
+        net.run(np.ones(wrong, np.float32))
+    except ValueError as error:
+        assert "expected float32[batch, 3, height, width]" in str(error), error
+    else:
+        raise AssertionError("a wrong shape was taken")
+try:
+    net.run(np.ones((0, 3, 9, 8), np.float32))
+except ValueError as error:
+    assert "a size is out of range" in str(error), error
+else:
+    raise AssertionError("a batch of none was taken")
+"""
+
+
+@pytest.mark.parametrize("threads", ["none", "pthread"])
+def test_a_wheel_takes_arrays_of_any_size(threads: str, tmp_path: Path) -> None:
+    made = fk.export_onnx(IMAGE, tmp_path, to="wheel", name="net", isa="generic", threads=threads)
+    (path,) = made.files
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "use.py").write_text(USES_WHEEL)
+    line = [sys.executable, "use.py", "site", "r.npy"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    x = np.ones((2, 3, 9, 8), np.float32)
+    want = fk.compile_onnx(IMAGE).run({"x": x})["r"]
+    np.testing.assert_allclose(np.load(tmp_path / "r.npy"), want, rtol=1e-4, atol=1e-5)
+
+
+USES_WASM = """\
+import { load, inputs } from "./net.mjs";
+const net = await load();
+const found = [];
+for (const [batch, height, width] of [[2, 9, 8], [1, 40, 17], [2, 9, 8]]) {
+  const x = new Float32Array(batch * 3 * height * width).fill(1);
+  const { o, r } = net.run({ x }, { batch, height });
+  found.push([[...o.shape], [...r.shape], [...r]]);
+}
+let message = "";
+try { net.run({ x: new Float32Array(12) }); } catch (error) { message = error.message; }
+console.log(JSON.stringify([inputs.x.shape, found, message]));
+"""
+
+
+@needs_zig
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_webassembly_takes_arrays_of_any_size(tmp_path: Path) -> None:
+    fk.export_onnx(IMAGE, tmp_path / "net.wasm", to="wasm")
+    (tmp_path / "use.mjs").write_text(USES_WASM)
+    done = subprocess.run(["node", "use.mjs"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown, found, message = json.loads(done.stdout)
+    assert shown == ["batch", 3, "height", "width"] and "pass it" in message
+    network = fk.compile_onnx(IMAGE)
+    for (batch, height, width), (o, r, elements) in zip(
+        ((2, 9, 8), (1, 40, 17), (2, 9, 8)), found, strict=True
+    ):
+        want = network.run({"x": np.ones((batch, 3, height, width), np.float32)})["r"]
+        assert o == [batch, 8] and r == [*want.shape]
+        np.testing.assert_allclose(np.reshape(elements, r), want, rtol=1e-4, atol=1e-5)
