@@ -17,8 +17,9 @@ error                     what went wrong
 `UnsupportedModelError`   an ONNX file with nodes that Farkas cannot compile yet
 ========================  =========================================================
 
-There are two warnings: `CacheWarning`, if the on-disk cache cannot be written to, and
-`ModelWarning`, if a model contradicts itself where that does not matter.
+There are three warnings: `CacheWarning`, if the on-disk cache cannot be written to, `ModelWarning`,
+if a model contradicts itself where that does not matter, and `ThreadsWarning`, if kernels run on
+one thread although several were asked for.
 """
 
 from __future__ import annotations
@@ -160,6 +161,10 @@ class CacheError(FarkasError):
 
 class CacheWarning(UserWarning):
     """The on-disk cache cannot be written to; the run continues without it."""
+
+
+class ThreadsWarning(UserWarning):
+    """Kernels run on one thread, because their compiler has no way to share loops."""
 
 
 class ModelError(FarkasError):

@@ -117,6 +117,7 @@ def cache_clear() -> None:
 def toolchain_command(cc: str | None) -> None:
     """Describe what kernels are built with and for: C compiler, processor, CUDA and OpenCL."""
     from poly.machine.cpu import host_machine
+    from runtime.cpu.openmp_pool import threads_of
     from runtime.cpu.toolchain import find_toolchain
     from runtime.find_device import describe_device
     from runtime.gpu.device_names import CUDA, OPENCL
@@ -125,7 +126,7 @@ def toolchain_command(cc: str | None) -> None:
     rows: dict[str, Any] = {
         "compiler": found,
         "flags": " ".join(found.flags),
-        "threads": "OpenMP" if found.openmp else "none: the compiler has no OpenMP",
+        "threads": threads_of(found),
         "processor": found.cpu,
         "machine": host_machine(),
         **{name: describe_device(name) for name in (CUDA, OPENCL)},
