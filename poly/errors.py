@@ -13,6 +13,7 @@ error                     what went wrong
 `ArgumentError`           an array handed to a kernel (dtype, rank, size, stride)
 `ToolchainError`          no C compiler, or the C compiler failed
 `CacheError`              the on-disk cache cannot be used
+`SavedFileError`          a file of `save` that is damaged, or for another machine or version
 `ModelError`              an ONNX file that is broken, hostile or inconsistent
 `UnsupportedModelError`   an ONNX file with nodes that Farkas cannot compile yet
 ========================  =========================================================
@@ -157,6 +158,13 @@ class ToolchainError(FarkasError):
 
 class CacheError(FarkasError):
     """The on-disk cache cannot be read, written or cleared."""
+
+
+class SavedFileError(FarkasError):
+    """A file of `save` that cannot be loaded here.
+
+    It is damaged, is no such file, or was saved for another machine or by another version.
+    """
 
 
 class CacheWarning(UserWarning):

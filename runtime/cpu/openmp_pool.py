@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from poly.errors import CacheError, ThreadsWarning, ToolchainError
-from runtime.common.cache import Cache, digest
+from runtime.common.cache import Cache, Entry, digest
 from runtime.cpu.compile_c import compile_shared
+from runtime.cpu.remembered import at_hand
 from runtime.cpu.toolchain import OPENMP, UNKNOWN_PRAGMAS, Toolchain
 
 #: If set to ``compiler``, kernels use the OpenMP library of their compiler.
@@ -80,8 +81,8 @@ def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
 def team_flags(toolchain: Toolchain) -> Toolchain:
     """The toolchain with the flags for kernels on our threads.
 
-    It is `toolchain` itself if its compiler is not for Linux or has no OpenMP, or if
-    ``FARKAS_OPENMP=compiler``.
+    It is `toolchain` itself if its compiler is not for Linux or has no OpenMP, if it has these
+    flags, or if ``FARKAS_OPENMP=compiler``.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def team_flags(toolchain: Toolchain) -> Toolchain:
     plain = toolchain.flags
     if toolchain.kind == "clang":
         plain = (*(f for f in plain if f not in (OPENMP, UNKNOWN_PRAGMAS)), *toolchain.unlinked)
-    if OPENMP not in plain or "linux" not in toolchain.target or chosen:
+    if OPENMP not in plain or "linux" not in toolchain.target or chosen or FLAGS[0] in plain:
         return toolchain
     return replace(
         toolchain,
@@ -145,6 +146,19 @@ def load_team(toolchain: Toolchain, cache: Cache) -> ctypes.CDLL:
     CacheError : the library cannot be stored.
     OSError : it cannot be loaded.
     """
+    path = team_entry(toolchain, cache).file(LIBRARY)
+    # Its names are unique, so that nothing else in the process binds to them by accident.
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def team_entry(toolchain: Toolchain, cache: Cache) -> Entry:
+    """The library, compiled if it is not in the cache.
+
+    Raises
+    ------
+    ToolchainError : the compiler failed, or there is none.
+    CacheError : the library cannot be stored.
+    """
     flags = (*(f for f in toolchain.flags if f != OPENMP), "-pthread")
     plain = replace(toolchain, flags=flags)
     text = SOURCE.read_text(encoding="utf-8")
@@ -155,6 +169,8 @@ def load_team(toolchain: Toolchain, cache: Cache) -> ctypes.CDLL:
             compile_shared(plain, {SOURCE.name: text}, (), out, TIMEOUT)
             return {SOURCE.name: text.encode(), LIBRARY: out.read_bytes()}
 
-    path = cache.get_or_build(digest("team", plain.identity, text), build).file(LIBRARY)
-    # Its names are unique, so that nothing else in the process binds to them by accident.
-    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    key = digest("team", plain.identity, text)
+    entry = cache.get(key)
+    if entry is None and toolchain.remembered is not None:
+        return team_entry(at_hand(toolchain), cache)
+    return entry or cache.put(key, build())

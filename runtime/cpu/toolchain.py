@@ -81,6 +81,8 @@ class Toolchain:
     cpu : str                the processor that ``-march=native`` stood for
     unlinked : tuple         flags for code that calls an OpenMP library which is not linked, for
                              the threads of `runtime.cpu.openmp_pool`; empty if there are none
+    remembered : str         None if it was found here; else it may not be there, and this is what
+                             `runtime.cpu.remembered.at_hand` looks for, a path or ""
     notes : tuple of str     what this compiler lacks, in words, for `farkas show` and messages
     """
 
@@ -95,6 +97,7 @@ class Toolchain:
     libraries: tuple[str, ...] = ("-lm",)
     notes: tuple[str, ...] = ()
     unlinked: tuple[str, ...] = ()
+    remembered: str | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
