@@ -128,6 +128,11 @@ class IllegalScheduleError(ScheduleError):
         )
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        step = (self.primitive, self.kind, self.source, self.sink)
+        about = (self.element, self.sizes, self.reason, self.violation)
+        return IllegalScheduleError, (*step, *about), self.__dict__
+
 
 class IntrinsicError(FarkasError):
     """A declared instruction that cannot be used, or that does something else than its meaning.
@@ -204,3 +209,6 @@ class UnsupportedModelError(ModelError):
         count = len(self.nodes)
         head = f"{count} node{'s' if count != 1 else ''} cannot be compiled:"
         super().__init__("\n".join([head, *(f"  {n}" for n in self.nodes)]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnsupportedModelError, (self.nodes,), self.__dict__

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from codegen.c.kernel_source import KernelSource
 from farkas.errors import UntypedError
 from farkas.kernels.example_sizes import checked_sizes, small_sizes
 from farkas.kernels.recipe import Recipe
@@ -19,6 +20,8 @@ from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from farkas.targets.stages import stage_text
 from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
+from poly.ir.instruction_tables import declare_again
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program
 from poly.ir.size_values import by_name
 from poly.machine.isa import DEFAULT_ISA
@@ -143,7 +146,14 @@ class Kernel:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._again is not None:
             return self._again
-        return _restored, (self._plain, self._dtypes, tuple(self._variants))
+        return _again, (self._instructions, self._plain, self._dtypes, tuple(self._variants))
+
+    @property
+    def _instructions(self) -> tuple[VectorIntrinsic, ...]:
+        """Those of users that it runs."""
+        sources = (v.source for v in self._variants.values())
+        found = (i for s in sources if isinstance(s, KernelSource) for i in s.instructions)
+        return tuple(dict.fromkeys(found))
 
     @property
     def _plain(self) -> Recipe:
@@ -462,6 +472,13 @@ class Kernel:
         """
         recipe = replace(self._recipe, schedule=schedule)
         return _restored(recipe, self._dtypes, tuple(self._variants))
+
+
+def _again(instructions: Iterable[VectorIntrinsic], *made_from: Any) -> Kernel:
+    """An unpickled kernel: its instructions are known before it is compiled."""
+    for intrinsic in instructions:
+        declare_again(intrinsic)
+    return _restored(*made_from)
 
 
 def _restored(

@@ -11,6 +11,7 @@ from farkas.kernels.source_text import read_text
 from farkas.targets.base import Target
 from farkas.targets.compile_program import Compiled
 from farkas.targets.saved_code import SavedCode
+from poly.ir.instruction_tables import declare_again
 from poly.schedule.schedule import Schedule
 from runtime.common.archive import damaged
 from runtime.common.records import read_record
@@ -53,6 +54,13 @@ def _loaded(saved: SavedVariant, code: SavedCode, recipe: Recipe) -> Compiled:
 
 
 def _schedule(saved: SavedVariant, exact: bool, target: Target) -> Schedule:
-    """The schedule of a kernel, from its script."""
+    """The schedule of a kernel, from its script.
+
+    Raises
+    ------
+    IntrinsicError : another instruction of the user's has the name of one that it runs.
+    """
+    for intrinsic in saved.source.instructions:
+        declare_again(intrinsic)
     program = target.prepare(saved.program, exact) if saved.is_prepared else saved.program
     return Schedule.of(program, exact).replay(saved.script)

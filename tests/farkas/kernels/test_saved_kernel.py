@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import farkas as fk
+from poly.ir import instruction_tables
 
 TEXT = "C[i,j] +=! A[i,k] * B[k,j]"
 RNG = np.random.default_rng(0)
@@ -109,8 +110,11 @@ def test_an_instruction_of_the_user(tmp_path: Path, away: Away) -> None:
         schedule="split S0: i by 4\ntensorize S0: i_i as neg4",
     )
     x = np.arange(8, dtype=np.float32)
+    steps = str(kernel.schedule)
+    instruction_tables._KNOWN.pop("neg4")  # as in a new process
     made = loaded(kernel, tmp_path / "k.fkm", away)
     np.testing.assert_array_equal(made(x), -x)
+    assert str(made.schedule) == steps
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
