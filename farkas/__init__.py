@@ -9,6 +9,7 @@
 ========================================  ==================================================
 `compile`, `Kernel`                       text to a function of numpy arrays
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
+`load`                                    a file of `Network.save` or `Kernel.save`
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
 `parse`, `Program`                        what a text means
@@ -54,7 +55,9 @@ from poly.errors import (
     ModelError,
     ModelWarning,
     ProgramError,
+    SavedFileError,
     ScheduleError,
+    ThreadsWarning,
     ToolchainError,
     UndecidedError,
     UnsupportedModelError,
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from farkas.kernels.source_text import parse
     from farkas.networks.compile_onnx import compile_onnx
     from farkas.networks.export_onnx import export_onnx
+    from farkas.networks.load import load
     from farkas.networks.network import Network
     from farkas.quantize.quantize import QuantizedModel, quantize_onnx
     from farkas.views import View, explore, footprints, show, space, steps
@@ -102,8 +106,10 @@ __all__ = [
     "ProgramError",
     "QuantizedModel",
     "Report",
+    "SavedFileError",
     "Schedule",
     "ScheduleError",
+    "ThreadsWarning",
     "Toolchain",
     "ToolchainError",
     "UndecidedError",
@@ -120,6 +126,7 @@ __all__ = [
     "find_toolchain",
     "footprints",
     "intrinsic",
+    "load",
     "load_intrinsics",
     "parse",
     "quantize_onnx",
@@ -147,6 +154,7 @@ _HOMES = {
     "Network": "farkas.networks.network",
     "compile_onnx": "farkas.networks.compile_onnx",
     "export_onnx": "farkas.networks.export_onnx",
+    "load": "farkas.networks.load",
     "intrinsic": "farkas.intrinsics.declare",
     "load_intrinsics": "farkas.intrinsics.intrinsic_file",
     "QuantizedModel": "farkas.quantize.quantize",

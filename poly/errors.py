@@ -13,12 +13,14 @@ error                     what went wrong
 `ArgumentError`           an array handed to a kernel (dtype, rank, size, stride)
 `ToolchainError`          no C compiler, or the C compiler failed
 `CacheError`              the on-disk cache cannot be used
+`SavedFileError`          a file of `save` that is damaged, or for another machine or version
 `ModelError`              an ONNX file that is broken, hostile or inconsistent
 `UnsupportedModelError`   an ONNX file with nodes that Farkas cannot compile yet
 ========================  =========================================================
 
-There are two warnings: `CacheWarning`, if the on-disk cache cannot be written to, and
-`ModelWarning`, if a model contradicts itself where that does not matter.
+There are three warnings: `CacheWarning`, if the on-disk cache cannot be written to, `ModelWarning`,
+if a model contradicts itself where that does not matter, and `ThreadsWarning`, if kernels run on
+one thread although several were asked for.
 """
 
 from __future__ import annotations
@@ -126,6 +128,11 @@ class IllegalScheduleError(ScheduleError):
         )
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        step = (self.primitive, self.kind, self.source, self.sink)
+        about = (self.element, self.sizes, self.reason, self.violation)
+        return IllegalScheduleError, (*step, *about), self.__dict__
+
 
 class IntrinsicError(FarkasError):
     """A declared instruction that cannot be used, or that does something else than its meaning.
@@ -158,8 +165,19 @@ class CacheError(FarkasError):
     """The on-disk cache cannot be read, written or cleared."""
 
 
+class SavedFileError(FarkasError):
+    """A file of `save` that cannot be loaded here.
+
+    It is damaged, is no such file, or was saved for another machine or by another version.
+    """
+
+
 class CacheWarning(UserWarning):
     """The on-disk cache cannot be written to; the run continues without it."""
+
+
+class ThreadsWarning(UserWarning):
+    """Kernels run on one thread, because their compiler has no way to share loops."""
 
 
 class ModelError(FarkasError):
@@ -191,3 +209,6 @@ class UnsupportedModelError(ModelError):
         count = len(self.nodes)
         head = f"{count} node{'s' if count != 1 else ''} cannot be compiled:"
         super().__init__("\n".join([head, *(f"  {n}" for n in self.nodes)]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnsupportedModelError, (self.nodes,), self.__dict__

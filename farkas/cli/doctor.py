@@ -24,7 +24,8 @@ Examples:
 def doctor_command(model: str, shapes: tuple[str, ...], nodes: bool) -> int:
     """Say for every node of an ONNX network whether and how it is compiled.
 
-    All problems are listed at once.  Exits with 0 if there is none, else with 1.
+    All problems are listed at once, and what would compile it.  Exits with 0 if there is none, else
+    with 1.
     """
     from rich.table import Table
 
@@ -47,6 +48,21 @@ def doctor_command(model: str, shapes: tuple[str, ...], nodes: bool) -> int:
             click.echo(f"node        {node}  {' '.join(node.types)}")
     for problem in found.problems:
         click.echo(f"problem     {problem}")
+    for label, value in compiler_rows():
+        click.echo(f"{label:<11} {printable(value)}")
     count = len(found.problems)
     click.echo("all nodes can be compiled" if not count else f"{count} nodes cannot be compiled")
     return 1 if count else 0
+
+
+def compiler_rows() -> list[tuple[str, str]]:
+    """What would compile a network here, and what would share its loops, each with a label."""
+    from poly.errors import ToolchainError
+    from runtime.cpu.openmp_pool import threads_of
+    from runtime.cpu.toolchain import find_toolchain
+
+    try:
+        found = find_toolchain()
+        return [("compiler", str(found)), ("threads", threads_of(found))]
+    except ToolchainError as error:
+        return [("compiler", f"none: {error}")]

@@ -12,6 +12,7 @@ from farkas.cli.export import export_command
 from farkas.cli.intrinsic import intrinsic_group
 from farkas.cli.quantize import quantize_command
 from farkas.cli.run import run_command
+from farkas.cli.save import save_command
 from farkas.cli.text_commands import check_command, compile_command, diff_command, show_command
 from farkas.cli.why import why_command
 from farkas.console.display import printable
@@ -67,6 +68,7 @@ def demo_command(threads: int | None) -> int:
 
 
 main.add_command(run_command)
+main.add_command(save_command)
 main.add_command(quantize_command)
 main.add_command(export_command)
 main.add_command(doctor_command)
@@ -117,6 +119,7 @@ def cache_clear() -> None:
 def toolchain_command(cc: str | None) -> None:
     """Describe what kernels are built with and for: C compiler, processor, CUDA and OpenCL."""
     from poly.machine.cpu import host_machine
+    from runtime.cpu.openmp_pool import threads_of
     from runtime.cpu.toolchain import find_toolchain
     from runtime.find_device import describe_device
     from runtime.gpu.device_names import CUDA, OPENCL
@@ -125,7 +128,7 @@ def toolchain_command(cc: str | None) -> None:
     rows: dict[str, Any] = {
         "compiler": found,
         "flags": " ".join(found.flags),
-        "threads": "OpenMP" if found.openmp else "none: the compiler has no OpenMP",
+        "threads": threads_of(found),
         "processor": found.cpu,
         "machine": host_machine(),
         **{name: describe_device(name) for name in (CUDA, OPENCL)},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,12 @@ import numpy as np
 from farkas.console.files import Array, file_names, load_array, npy_bytes, output_folder, write_file
 from poly.errors import ArgumentError
 
+#: The suffix of files of `farkas save`.
+SAVED = ".fkm"
+
 if TYPE_CHECKING:
     from farkas.networks.network import Network
+    from runtime.common.compile_report import Progress
     from runtime.network.profile import Timing
 
 
@@ -27,6 +31,7 @@ Examples:
   farkas run bert.onnx --shape batch=1 --shape sequence=128 --random --repeat 20
   farkas run resnet50.onnx --random --compare onnxruntime
   farkas run resnet50.onnx --random --target cuda --repeat 20
+  farkas run resnet50.fkm --random
 """,
 )
 @click.argument("model")
@@ -73,7 +78,7 @@ def run_command(
     cc: str | None,
     target: str,
 ) -> int:
-    """Compile an ONNX network and run it.
+    """Compile an ONNX network and run it, or load one that was saved (.fkm).
 
     A network that was compiled before comes from the cache.
     """
@@ -86,7 +91,8 @@ def run_command(
         from farkas.networks.compile_onnx import compile_onnx
 
         with StageProgress(stderr_console()) as progress:
-            compiled = compile_onnx(
+            is_saved = Path(model).suffix == SAVED
+            compiled = _loaded(model, threads, cc, target, progress) if is_saved else compile_onnx(
                 Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress,
                 target=target,
             )  # fmt: skip
@@ -95,7 +101,7 @@ def run_command(
         elif "" in arrays:
             names = ", ".join(p.name for p in compiled.inputs)
             raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
-        _complete(compiled, arrays, seed if fill else None)
+        _complete(compiled, arrays, seed if fill else None, sizes)
         times, results = _timed(compiled, arrays, repeat)
         report = compiled.report
         stages = ", ".join(f"{stage} {seconds(t)}" for stage, t in report.stages)
@@ -145,8 +151,31 @@ def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
     return name, values if "," in text else values[0]
 
 
-def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> None:
-    """Fill in missing arrays, if requested, and check the names."""
+def _loaded(
+    path: str, threads: int | None, cc: str | None, target: str, progress: Progress
+) -> Network:
+    """A network that was saved."""
+    from farkas.networks.load import load
+    from farkas.networks.network import Network
+
+    if cc is not None or target != "cpu":
+        raise click.UsageError(f"{path} is compiled already; --cc and --target are for ONNX files")
+    made = load(path, threads=threads, progress=progress)
+    if not isinstance(made, Network):
+        raise ArgumentError(f"{path} is a kernel, which is loaded and called in Python")
+    return made
+
+
+def _complete(
+    model: Network,
+    arrays: dict[str, Array],
+    seed: int | None,
+    given: Mapping[str, int | tuple[int, ...]] | None = None,
+) -> None:
+    """Fill in missing arrays, if requested, and check the names.
+
+    given : the sizes of dimensions that are still open
+    """
     from runtime.common.arguments import check_names
     from runtime.common.random_arrays import random_array
 
@@ -158,10 +187,11 @@ def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> Non
         raise ArgumentError(f"inputs are missing; give them, or pass --random:\n{listed}")
     rng = np.random.default_rng(seed)
     for port in missing:
-        sizes = [e for e in port.shape or () if isinstance(e, int)]
-        if port.shape is None or len(sizes) < len(port.shape):
-            raise ArgumentError(_open_dimensions(port))
-        arrays[port.name] = random_array(rng, port.dtype.numpy, tuple(sizes))
+        try:
+            shape = port.at(given or {})
+        except ArgumentError:
+            raise ArgumentError(_open_dimensions(port)) from None
+        arrays[port.name] = random_array(rng, port.dtype.numpy, shape)
 
 
 def _open_dimensions(port: Any) -> str:

@@ -9,9 +9,9 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -111,8 +111,7 @@ def write_files(files: Mapping[str | Path, bytes]) -> None:
             stored.append((name, target))
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-                mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-                os.fchmod(file.fileno(), mode)
+                _set_mode(file.fileno(), target)
         while stored:
             name, target = stored[0]
             os.replace(name, target)
@@ -123,6 +122,30 @@ def write_files(files: Mapping[str | Path, bytes]) -> None:
         for name, _ in stored:
             with contextlib.suppress(OSError):
                 os.unlink(name)
+
+
+def write_stream(path: str | Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file bit by bit; it appears as a whole or not at all.
+
+    Raises
+    ------
+    FileError : it cannot be written; nothing is left behind.
+    """
+    stored = ""
+    try:
+        target = Path(os.path.realpath(path))
+        handle, stored = tempfile.mkstemp(prefix=f".{target.name[:64]}-", dir=target.parent)
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            _set_mode(file.fileno(), target)
+        os.replace(stored, target)
+        stored = ""
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot write {path}: {_reason(error)}") from None
+    finally:
+        if stored:
+            with contextlib.suppress(OSError):
+                os.unlink(stored)
 
 
 @contextlib.contextmanager
@@ -166,6 +189,11 @@ def file_names(names: tuple[str, ...], suffix: str) -> dict[str, str]:
             unique = f"{clean}_{number}"
         chosen[name] = unique + suffix
     return chosen
+
+
+def _set_mode(handle: int, target: Path) -> None:
+    """Give a new file the permissions of the one that it replaces, or the usual ones."""
+    os.fchmod(handle, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
 
 
 def _umask() -> int:

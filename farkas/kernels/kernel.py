@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from codegen.c.kernel_source import KernelSource
 from farkas.errors import UntypedError
 from farkas.kernels.example_sizes import checked_sizes, small_sizes
-from farkas.kernels.source_text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
+from farkas.kernels.recipe import Recipe
+from farkas.kernels.source_text import DTypes, match_dtypes, one_dtype, read_text
 from farkas.targets.base import Target
-from farkas.targets.compile_program import Compiled, ScheduleLike, build
+from farkas.targets.compile_program import Compiled, ScheduleLike
 from farkas.targets.cpu import CpuRunner
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from farkas.targets.stages import stage_text
 from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
+from poly.ir.instruction_tables import declare_again
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program
 from poly.ir.size_values import by_name
 from poly.schedule.schedule import Schedule
@@ -88,27 +92,11 @@ def compile(
     if threads is not None:
         check_threads(threads)
     found = target_of(cc, cache, threads, target)
-    recipe = _Recipe(source, dict(by_name("sizes", sizes)), bool(exact), schedule, found, name)
+    recipe = Recipe(source, dict(by_name("sizes", sizes)), bool(exact), schedule, found, name)
     if dtypes is None and source.kind != "definition":
         source.check(recipe.sizes, name)
         return Kernel(recipe, None)
     return Kernel(recipe, match_dtypes(source, dtypes))
-
-
-@dataclass(frozen=True)
-class _Recipe:
-    """Everything that determines a kernel, except its element types."""
-
-    source: Text
-    sizes: Mapping[str, int]
-    exact: bool
-    schedule: ScheduleLike
-    target: Target
-    name: str | None
-
-    def make(self, dtypes: Mapping[str, DType]) -> Compiled:
-        program = fix_sizes(self.source.program(dtypes, self.name), self.sizes)
-        return build(program, self.schedule, self.exact, self.target)
 
 
 class Kernel:
@@ -118,15 +106,33 @@ class Kernel:
     is compiled again, or found in the cache.
     """
 
-    def __init__(self, recipe: _Recipe, dtypes: Mapping[str, DType] | None) -> None:
+    def __init__(self, recipe: Recipe, dtypes: Mapping[str, DType] | None) -> None:
         self._recipe = recipe
         self._dtypes = dtypes
         self._lock = threading.Lock()
         self._variants: dict[tuple[DType, ...], Compiled] = {}
         self._loaded: list[LoadedKernel | GpuProgram] = []  # those of the variants
-        self._fixed = None
+        self._fixed: Compiled | None = None
+        #: Makes it again from the file that it was loaded from, if it was.
+        self._again: tuple[Any, ...] | None = None
         if dtypes is not None:
             self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
+
+    @classmethod
+    def made(
+        cls,
+        recipe: Recipe,
+        dtypes: Mapping[str, DType] | None,
+        variants: Mapping[tuple[DType, ...], Compiled],
+    ) -> Kernel:
+        """A kernel that is compiled already, for these combinations of element types."""
+        kernel = cls(recipe, None)
+        kernel._dtypes = dtypes
+        kernel._variants.update(variants)
+        kernel._loaded += [v.loaded for v in variants.values()]
+        if dtypes is not None:
+            kernel._fixed = variants[tuple(dtypes[n] for n in recipe.source.names)]
+        return kernel
 
     # --- copying ---------------------------------------------------------------------------
 
@@ -137,12 +143,26 @@ class Kernel:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._again is not None:
+            return self._again
+        return _again, (self._instructions, self._plain, self._dtypes, tuple(self._variants))
+
+    @property
+    def _instructions(self) -> tuple[VectorIntrinsic, ...]:
+        """Those of users that it runs."""
+        sources = (v.source for v in self._variants.values())
+        found = (i for s in sources if isinstance(s, KernelSource) for i in s.instructions)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def _plain(self) -> Recipe:
+        """The recipe with the schedule as text.  Raises `UntypedError`, see `program`."""
         recipe = self._recipe
         if isinstance(recipe.schedule, Schedule):
-            recipe = replace(recipe, schedule=str(recipe.schedule))
-        elif callable(recipe.schedule):
-            recipe = replace(recipe, schedule=str(self.schedule))
-        return _restored, (recipe, self._dtypes, tuple(self._variants))
+            return replace(recipe, schedule=str(recipe.schedule))
+        if callable(recipe.schedule):
+            return replace(recipe, schedule=str(self.schedule))
+        return recipe
 
     # --- calling ---------------------------------------------------------------------------
 
@@ -406,6 +426,25 @@ class Kernel:
             only.program, Path(path), isa, threads, name, recipe.exact, schedule, to, cc
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that is compiled to one file, for this kind of machine.
+
+        >>> matmul.save("matmul.fkm")
+
+        `farkas.load` reads it, without a compiler and with an empty cache.  Of a kernel whose text
+        has no element types, that is what was compiled for those of its calls so far.
+
+        Raises
+        ------
+        UntypedError : nothing is compiled yet, and the schedule is a function.
+        ArgumentError : a kernel on a GPU.
+        FileError : the file cannot be written.
+        CacheError : the library is not in the cache any more.
+        """
+        from farkas.kernels.saved_kernel import save_kernel
+
+        save_kernel(self._plain, self._dtypes, self._variants, path)
+
     def explain(self, **sizes: int) -> View:
         """Show which statements share loops, what that saves, what prevents more, and the cost.
 
@@ -441,8 +480,15 @@ class Kernel:
         return _restored(recipe, self._dtypes, tuple(self._variants))
 
 
+def _again(instructions: Iterable[VectorIntrinsic], *made_from: Any) -> Kernel:
+    """An unpickled kernel: its instructions are known before it is compiled."""
+    for intrinsic in instructions:
+        declare_again(intrinsic)
+    return _restored(*made_from)
+
+
 def _restored(
-    recipe: _Recipe, dtypes: Mapping[str, DType] | None, keys: Iterable[tuple[DType, ...]]
+    recipe: Recipe, dtypes: Mapping[str, DType] | None, keys: Iterable[tuple[DType, ...]]
 ) -> Kernel:
     """A kernel that has been compiled for these combinations of element types."""
     kernel = Kernel(recipe, dtypes)

@@ -66,10 +66,10 @@ def compile_onnx(
     if threads is not None:
         check_threads(threads)
     where = target_of(cc, cache, threads, target)
-    return _compiled(Origin(_compiled, source, where, plain_shapes(shapes), progress))
+    return compile_origin(Origin(compile_origin, source, where, plain_shapes(shapes), progress))
 
 
-def _compiled(origin: Origin) -> Network:
+def compile_origin(origin: Origin) -> Network:
     """Compile an origin; raises as `compile_onnx` does."""
     origin.target.runner.prepare()
     content = content_of(origin) if origin.target.runner.recalls else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from poly.errors import ArgumentError
@@ -12,7 +13,23 @@ from runtime.common.compile_report import CompileReport
 from runtime.network.profile import Timing
 
 if TYPE_CHECKING:
+    from frontends.onnx import Source
     from runtime.network.compiled_graph import CompiledGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a file of `Network.save` has.
+
+    made : the name of the graph that is all of it, or the record of its stages; models : its graphs
+    by name; others : graphs of stages that are imported again, since operators of them run as numpy
+    open : reads the model again, which is needed in the file; None if it is not
+    """
+
+    made: Any
+    models: Mapping[str, CompiledGraph]
+    others: tuple[CompiledGraph, ...] = ()
+    open: Callable[[], Source] | None = None
 
 
 class Executable(ABC):
@@ -40,6 +57,10 @@ class Executable(ABC):
     @abstractmethod
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each compiled call."""
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """What is compiled so far, to be saved.  Variants that are in the cache are loaded."""
 
     @property
     @abstractmethod
@@ -103,6 +124,9 @@ class WholeGraph(Executable):
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         return self.graph.profile(inputs, repeat)
+
+    def parts(self) -> Parts:
+        return Parts("0", {"0": self.graph})
 
     @property
     def compiled(self) -> tuple[CompiledGraph, ...]:

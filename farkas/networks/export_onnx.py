@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farkas.networks.export_network import export_network
@@ -68,13 +69,16 @@ def export_onnx(
     FileError : a file cannot be written; then none of them is.
     """
 
-    def run(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-        from farkas.networks.compile_onnx import compile_onnx
-
-        return compile_onnx(source, shapes=shapes, threads=1).run(arrays)
-
+    run = partial(_computed, source, shapes)
     return export_network(
         source, path, run, weights=weights, selftest=selftest, name=name, to=to, version=version,
         cc=cc, isa=isa, shapes=shapes, values=values, examples=examples, threads=threads,
         progress=progress,
     )  # fmt: skip
+
+
+def _computed(source: Any, shapes: Any, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What Farkas computes on this machine."""
+    from farkas.networks.compile_onnx import compile_onnx
+
+    return compile_onnx(source, shapes=shapes, threads=1).run(arrays)

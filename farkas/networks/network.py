@@ -109,6 +109,8 @@ class Network:
         self.inputs, self.outputs = executable.inputs, executable.outputs
         #: The network that is passed further inputs, by their names.
         self._passed: dict[frozenset[str], Network] = {}
+        #: Makes it again from the file that it was loaded from, if it was.
+        self._again: tuple[Any, ...] | None = None
 
     def __repr__(self) -> str:
         calls = f"{self.report.calls} calls" if self.is_whole else "open sizes"
@@ -121,6 +123,8 @@ class Network:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._again is not None:
+            return self._again
         return _restored, (replace(self.origin, progress=None),)
 
     # --- running --------------------------------------------------------------------------------
@@ -316,6 +320,33 @@ class Network:
             threads=threads,
             progress=self.origin.progress,
         )  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str], *, with_model: bool | None = None) -> None:
+        """Write everything that is compiled to one file, for this kind of machine.
+
+        >>> model.save("resnet50.fkm")
+
+        `farkas.load` reads it, without a compiler and with an empty cache.  Of a network of open
+        sizes, that is what has been compiled so far: `prepare` or `run` it first.
+
+        path : the file, written as a whole or not at all
+        with_model : whether the ONNX model is put in, too, so that other sizes, other outputs and C
+            can be made of what is loaded; by default only of a network that is not compiled as a
+            whole, which needs it
+
+        Raises
+        ------
+        ArgumentError : a network on a GPU, or a model in memory that is too large to be written.
+        ModelError : the ONNX file cannot be read any more, or has changed.
+        SavedFileError : so does the file that the network was loaded from.
+        FileError : the file cannot be written.
+        CacheError : a library is not in the cache any more.
+        """
+        from farkas.networks.saved_network import Described, save_network
+
+        o = self.origin
+        about = Described(o.model, o.open, o.target, o.shapes, o.outputs, o.passed)
+        save_network(about, self._executable.parts, path, with_model)
 
     def compare(
         self,

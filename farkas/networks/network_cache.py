@@ -11,6 +11,7 @@ import contextlib
 import os
 import pickle
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +23,9 @@ import numpy as np
 
 from farkas.networks.network import Origin
 from farkas.targets.cpu import CpuRunner
+from farkas.version import PACKAGES
 from poly.errors import CacheError, ModelError
 from poly.ir.instruction_tables import declared_intrinsics
-from poly.ir.port import Port
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
 from runtime.common.cache import digest
@@ -34,11 +35,9 @@ from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import recall_model, store_model
 
 if TYPE_CHECKING:
-    from farkas.networks.variants import Start
+    from farkas.networks.variants import StagesRecord
     from frontends.onnx import Source
 
-#: All packages between a file and a model; the result may change with any of their code.
-_PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
 _FORMAT = "2"
 _NETWORK = "network.pickle"
 
@@ -57,7 +56,7 @@ class Content:
     @cached_property
     def key(self) -> str:
         """The cache key of the network."""
-        made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*_PACKAGES))
+        made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*PACKAGES))
         # The library of the threads is not needed yet: it may be compiled meanwhile.
         where = (team_flags(self.runner.toolchain).identity, str(host_machine()))
         declared = (i.text for i in declared_intrinsics())
@@ -119,18 +118,6 @@ def _digest(model: Any) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class StagesRecord:
-    """The stages of a network that were compiled.
-
-    start : see `farkas.networks.variants.Start.bare`; inputs, outputs : of the network
-    """
-
-    start: Start
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class NetworkRecord:
     """A network in the cache.
 
@@ -142,9 +129,29 @@ class NetworkRecord:
     made: str | StagesRecord
 
 
+class VariantStore(ABC):
+    """Where the compiled stages of a network are kept, and what more are made from."""
+
+    @abstractmethod
+    def open(self) -> Source:
+        """The model, read again.  Raises `ModelError` if that is not possible."""
+
+    @abstractmethod
+    def load(self, key: str) -> CpuModel | None:
+        """A compiled graph, None if it is not there any more."""
+
+    def store(self, model: CpuModel) -> str | None:
+        """Keep a compiled graph; returns its key, None if it is not kept."""
+        return None
+
+    def record(self, made: str | StagesRecord) -> None:
+        """Say what the network consists of now."""
+        return
+
+
 @dataclass(frozen=True, eq=False)
-class Keeper:
-    """Stores what is compiled of a network.
+class Keeper(VariantStore):
+    """Keeps what is compiled of a network in the cache.
 
     files : digests of the other files that it is made from, by name, from when it was opened
     """
@@ -167,14 +174,15 @@ class Keeper:
             )
         return opened
 
+    def load(self, key: str) -> CpuModel | None:
+        return self.content.load(key)
+
     def store(self, model: CpuModel) -> str | None:
-        """Put a compiled graph into the cache; returns its key, None if it cannot be there."""
         with contextlib.suppress(CacheError):  # it only takes longer the next time
             return store_model(model, self.content.runner.cache)
         return None
 
     def record(self, made: str | StagesRecord) -> None:
-        """Say what the network consists of now, unless it has changed meanwhile."""
         # If a file changed while it was read, the result belongs to neither content.
         if self.content.has_changed(self.files):
             return

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farkas.networks.executable import Executable, check_prepared
+from farkas.networks.executable import Executable, Parts, check_prepared
 from farkas.networks.network import Origin
-from farkas.networks.network_cache import Keeper, StagesRecord
-from farkas.networks.variants import KEPT, Start, Variant, following
+from farkas.networks.network_cache import VariantStore
+from farkas.networks.variants import KEPT, StagesRecord, Start, Variant, following
 from frontends.onnx import Given, OpaqueCall, Stage
 from poly.errors import ArgumentError, CapacityError, UndecidedError
 from poly.ir.expr import Const
@@ -56,7 +56,7 @@ class Stages(Executable):
         outputs: tuple[Port, ...],
         *,
         source: Source | None = None,
-        keeper: Keeper | None = None,
+        keeper: VariantStore | None = None,
     ) -> None:
         """
         start : where the network begins, with what is already compiled; source : the model, read
@@ -77,7 +77,7 @@ class Stages(Executable):
         origin: Origin,
         source: Source,
         *,
-        keeper: Keeper | None = None,
+        keeper: VariantStore | None = None,
         first: Stage | None = None,
     ) -> Stages:
         """A network of which nothing is compiled; its first stage is, if all sizes are fixed."""
@@ -134,6 +134,19 @@ class Stages(Executable):
         with self._lock:
             loaded = [v for v in self._start.walk() if self._load(v)]
         return tuple(v.model for v in loaded if v.model is not None)
+
+    def parts(self) -> Parts:
+        with self._lock:
+            loaded = {v: v.model for v in self._start.walk() if self._load(v)}
+            kept = [v for v in self._start.kept() if loaded.get(v) is not None]
+            names = {v: f"{n}" for n, v in enumerate(kept)}
+            record = StagesRecord(self._start.bare(names.get), self.inputs, self.outputs)
+            bodies = [b for v in loaded for own in v.bodies for b in own]
+        models = {names[v]: m for v in kept if (m := loaded[v]) is not None}
+        again = [m for v, m in loaded.items() if v not in names and m is not None]
+        for own in (body.parts() for body in bodies):
+            again += [*own.models.values(), *own.others]
+        return Parts(record, models, tuple(again), self.opened_again)
 
     # --- running --------------------------------------------------------------------------------
 
@@ -250,6 +263,10 @@ class Stages(Executable):
             self._opened = self._keeper.open()
         return self._opened
 
+    def opened_again(self) -> Source:
+        """The model, read again.  Raises `ModelError` if its files have changed."""
+        return self._origin.open() if self._keeper is None else self._keeper.open()
+
     def _variant(self, start: Start, values: Mapping[str, Array]) -> Variant:
         """The compiled stage for these values."""
         while True:
@@ -287,7 +304,7 @@ class Stages(Executable):
         if variant.is_loaded:
             return True
         assert self._keeper is not None and variant.stored is not None
-        variant.model = self._keeper.content.load(variant.stored)
+        variant.model = self._keeper.load(variant.stored)
         if variant.model is not None:
             self._reports.append(variant.model.report)
         return variant.model is not None

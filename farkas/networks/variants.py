@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from frontends.onnx import Given, Pending, Stage
+from frontends.onnx import Given, Pending, Stage, StoredNode
 from poly.ir.expr import Const, Expr, Size, evaluate_int
+from poly.ir.port import Port
 
 if TYPE_CHECKING:
     from farkas.networks.executable import Executable
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.
 Open = tuple[str | None, ...]
+
+#: The key under which the model of a variant is stored.
+Stored = Callable[["Variant"], str | None]
 
 #: The most compiled variants for each point at which an import starts.
 KEPT = 64
@@ -30,13 +33,12 @@ SMALL = 1 << 10
 class Start:
     """A point in the model at which an import starts, and what was compiled from there.
 
-    pending : the remaining nodes, None for all, pickled if they come from the cache; reads : the
-    values that may be used, with names for those axes whose sizes may differ (None: any of them);
-    fixed : elements of values that are always the same here; demanded : names of values whose
-    elements have to be known
+    pending : the remaining nodes, None for all; reads : the values that may be used, with names for
+    those axes whose sizes may differ (None: any of them); fixed : elements of values that are
+    always the same here; demanded : names of values whose elements have to be known
     """
 
-    pending: tuple[Pending, ...] | bytes | None
+    pending: tuple[Pending | StoredNode, ...] | None
     reads: Mapping[str, Open | None]
     fixed: Mapping[str, Array]
     demanded: set[str] = field(default_factory=set)
@@ -46,11 +48,11 @@ class Start:
     @property
     def nodes(self) -> tuple[Pending, ...] | None:
         """The remaining nodes, None for all."""
-        if isinstance(self.pending, bytes):
-            found: tuple[Pending, ...] = pickle.loads(self.pending)
-            self.pending = found
-            return found
-        return self.pending
+        if self.pending is None:
+            return None
+        found = tuple(p.pending if isinstance(p, StoredNode) else p for p in self.pending)
+        self.pending = found
+        return found
 
     def walk(self) -> Iterator[Variant]:
         """Everything compiled from here on, stage after stage."""
@@ -59,16 +61,30 @@ class Start:
             if variant.next is not None:
                 yield from variant.next.walk()
 
-    def bare(self) -> Start:
+    def kept(self) -> Iterator[Variant]:
+        """What `bare` may keep of all that: stages before operators that run as numpy."""
+        for variant in self.variants:
+            if not variant.stage.opaque:
+                yield variant
+                if variant.next is not None:
+                    yield from variant.next.kept()
+
+    def bare(self, stored: Stored | None = None) -> Start:
         """A copy to store, with what is stored of its variants; without arrays that are weights.
 
         Operators that run as numpy are functions, so that stages which have some are left out.
+
+        stored : the key of a variant's model, None if there is none; by default that in the cache
         """
-        nodes = self.pending
+        key = stored or (lambda variant: variant.stored)
+        pending = self.pending
+        if pending is not None:
+            pending = tuple(p if isinstance(p, StoredNode) else StoredNode.of(p) for p in pending)
+        kept = [v for v in self.variants if not v.stage.opaque]
         return replace(
             self,
-            pending=nodes if nodes is None or isinstance(nodes, bytes) else pickle.dumps(nodes),
-            variants=[v.bare() for v in self.variants if v.is_stored],
+            pending=pending,
+            variants=[v.bare(key) for v in kept if not v.computes or key(v) is not None],
             recent={},
         )
 
@@ -142,11 +158,16 @@ class Variant:
         """Whether the stage can be recalled from the cache."""
         return not self.stage.opaque and (self.model is None or self.stored is not None)
 
-    def bare(self) -> Variant:
-        """A copy to store; `next` has the rest of the stage."""
-        following = None if self.next is None else self.next.bare()
+    @property
+    def computes(self) -> bool:
+        """Whether it has a model, loaded or not."""
+        return self.model is not None or self.stored is not None
+
+    def bare(self, stored: Stored) -> Variant:
+        """A copy to store; `next` has the rest of the stage.  stored : see `Start.bare`"""
+        following = None if self.next is None else self.next.bare(stored)
         stage = replace(self.stage, graph=None, rest=())
-        return Variant(stage, self.known, None, following, stored=self.stored)
+        return Variant(stage, self.known, None, following, stored=stored(self))
 
     def fits(self, values: Mapping[str, Array]) -> bool:
         """Whether the stage is valid for values."""
@@ -167,6 +188,18 @@ class Variant:
             a.shape == values[n].shape and a.tobytes() == values[n].tobytes()
             for n, a in self.known.items()
         )
+
+
+@dataclass(frozen=True, eq=False)
+class StagesRecord:
+    """The stages of a network that were compiled.
+
+    start : see `Start.bare`; inputs, outputs : of the network
+    """
+
+    start: Start
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
 
 
 def following(start: Start, stage: Stage) -> Start | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from codegen.c.kernel_source import KernelSource
 from codegen.gpu.emit import GpuSource
@@ -26,16 +27,22 @@ class Compiled:
 
     The schedule may be of another program, see `Target.prepare`.
 
+    order : the schedule, or what makes it when it is asked for
     choices, fallbacks : of an automatic schedule, see `codegen.pipeline.Generated`
     """
 
     program: Program
-    schedule: Schedule
+    order: Schedule | Callable[[], Schedule]
     source: KernelSource | GpuSource
     loaded: LoadedKernel | GpuProgram
     target: Target
     choices: tuple[Choice, ...] = ()
     fallbacks: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The order in which it runs."""
+        return self.order if isinstance(self.order, Schedule) else self.order()
 
 
 def schedule_for(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Schedule:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from farkas.targets.base import Runner
+from poly.errors import CacheError
 from runtime.common.arguments import check_no_stream, check_threads
 from runtime.common.cache import Cache
+from runtime.cpu.remembered import remember
 from runtime.cpu.toolchain import Toolchain, cpu_identity, describe_compiler
 
 if TYPE_CHECKING:
     from codegen.c.kernel_source import KernelSource
     from poly.ir.graph import Graph
+    from poly.machine.cpu import Machine
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.network.cpu_model import CpuModel
@@ -20,17 +24,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CpuRunner(Runner):
-    """A C compiler, and threads.  `threads` None: every processor that the process may use."""
+    """A C compiler, and threads.
+
+    threads : None: every processor that the process may use
+    asked : how the compiler was asked for, a path or "", so that the cache remembers it; None: it
+        was given by its description
+    machine : that graphs are compiled for; None: this one
+    """
 
     toolchain: Toolchain
     cache: Cache
     threads: int | None = None
+    asked: str | None = None
+    machine: Machine | None = None
     recalls: ClassVar[bool] = True
     has_roofline: ClassVar[bool] = True
     one_thread: ClassVar[int | None] = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.toolchain, self.cache, self.threads)
+        return _restored, (self.toolchain, self.cache, self.threads, self.asked)
 
     def prepare(self) -> None:
         from runtime.cpu.helpers import prepare_helpers
@@ -43,18 +55,29 @@ class CpuRunner(Runner):
 
         # They were checked where they were declared, perhaps with another compiler.
         require(source.instructions, self.toolchain, self.cache)
-        return load_kernel(source, self.toolchain, self.cache, self.threads)
+        loaded = load_kernel(source, self.toolchain, self.cache, self.threads)
+        self._remember()
+        return loaded
 
     def compile(self, graph: Graph, progress: Progress | None = None) -> CpuModel:
         from runtime.network.compile_cpu import compile_graph
 
-        return compile_graph(
+        made = compile_graph(
             graph,
             toolchain=self.toolchain,
             cache=self.cache,
             threads=self.threads,
+            machine=self.machine,
             progress=progress,
         )
+        self._remember()
+        return made
+
+    def _remember(self) -> None:
+        """Let processes find what was compiled where the compiler is gone."""
+        if self.asked is not None:
+            with contextlib.suppress(CacheError):
+                remember(self.toolchain, self.asked, self.cache)
 
     def check_call(self, threads: int | None, stream: Any) -> None:
         if threads is not None:
@@ -62,7 +85,9 @@ class CpuRunner(Runner):
         check_no_stream(stream)
 
 
-def _restored(toolchain: Toolchain, cache: Cache, threads: int | None) -> CpuRunner:
+def _restored(
+    toolchain: Toolchain, cache: Cache, threads: int | None, asked: str | None
+) -> CpuRunner:
     """An unpickled runner.  On another processor its compiler is described anew.
 
     Raises
@@ -71,4 +96,4 @@ def _restored(toolchain: Toolchain, cache: Cache, threads: int | None) -> CpuRun
     """
     if toolchain.cpu != cpu_identity():
         toolchain = describe_compiler(toolchain.command)
-    return CpuRunner(toolchain, cache, threads)
+    return CpuRunner(toolchain, cache, threads, asked)

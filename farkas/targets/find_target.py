@@ -11,7 +11,8 @@ from poly.errors import ArgumentError
 from poly.machine.cpu import host_machine
 from poly.machine.gpu import ANY
 from runtime.common.cache import Cache
-from runtime.cpu.toolchain import Toolchain, find_toolchain
+from runtime.cpu.remembered import look_for
+from runtime.cpu.toolchain import Toolchain
 
 if TYPE_CHECKING:
     from runtime.gpu.device import Device
@@ -44,19 +45,23 @@ def target_of(
             raise ArgumentError(f"{name} is not supported for target {target!r}, only for 'cpu'")
     from runtime.find_device import find_device
 
-    store = _cache(cache)
+    store = cache_of(cache)
     return device_target(find_device(target, store), store)
 
 
 def cpu_target(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:
-    """This machine, with a C compiler.  Raises as `target_of` does."""
+    """This machine, with a C compiler, or what is left of one: see `runtime.cpu.remembered`.
+
+    Raises as `target_of` does.
+    """
+    store = cache_of(cache)
     if isinstance(cc, Toolchain):
-        toolchain = cc
-    elif cc is None or isinstance(cc, (str, PathLike)):
-        toolchain = find_toolchain(None if cc is None else fspath(cc))
-    else:
+        return Target(host_machine(), "cpu", CpuRunner(cc, store, threads))
+    if not (cc is None or isinstance(cc, (str, PathLike))):
         raise ArgumentError(f"cc is a {type(cc).__name__}, expected a path or a Toolchain")
-    return Target(host_machine(), "cpu", CpuRunner(toolchain, _cache(cache), threads))
+    asked = "" if cc is None else fspath(cc)
+    runner = CpuRunner(look_for(asked, store), store, threads, asked=asked)
+    return Target(host_machine(), "cpu", runner)
 
 
 def device_target(device: Device, cache: Cache) -> Target:
@@ -97,7 +102,8 @@ def text_target(name: str = "cpu") -> Target:
     return Target(ANY, "opencl" if found.kind == OPENCL else "cuda", NoRunner())
 
 
-def _cache(cache: CacheLike) -> Cache:
+def cache_of(cache: CacheLike) -> Cache:
+    """A cache from any of its forms.  Raises `ArgumentError` or `CacheError`."""
     if isinstance(cache, Cache):
         return cache
     if cache is None or isinstance(cache, (str, PathLike)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from farkas.console.display import median_seconds, seconds, size_text
 from farkas.views.page import View
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, ToolchainError
 from poly.graph_passes.fuse_calls import why_apart
 from poly.ir.cost import bytes_of, bytes_of_program, operations_of_program
 from poly.ir.graph import Call, Graph
@@ -203,7 +203,7 @@ def explain_network(target: Target, model: CompiledGraph, run: bool) -> View:
     ]
     limit = roofline(1) if target.runner.has_roofline else None
     where = target.runner.where
-    note = where or ("" if limit else "roofline not measured, the machine is busy")
+    note = where or ("" if limit else "roofline not measured: no compiler, or a busy machine")
     return _explained(
         model.graph, [took.get(c.name) for c in calls], limit, lanes=target.pipeline.lanes,
         fallbacks=model.fallbacks, launched=launched if started else None, note=note,
@@ -324,13 +324,17 @@ _measured: dict[int, Roofline] = {}
 def roofline(threads: int, turns: int = 3) -> Roofline | None:
     """This machine's roofline, measured at the first request; takes a second or two.
 
-    None if the machine is too busy: the measurement is kept, and the next call improves it.
+    None if the machine is too busy: the measurement is kept, and the next call improves it.  Also
+    None if there is no compiler to measure it with.
     """
     found = _measured.get(threads)
     for _ in range(turns):
         if found is not None and found.is_plausible:
             return found
-        more = measure(threads, seconds=0.05, turns=5)
+        try:
+            more = measure(threads, seconds=0.05, turns=5)
+        except ToolchainError:
+            return None
         found = _measured[threads] = more if found is None else found.best(more)
     return found if found is not None and found.is_plausible else None
 

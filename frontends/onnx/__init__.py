@@ -7,7 +7,7 @@ Files, operators, bodies and the importer have folders of their own; passes over
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Stage
+from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Stage, StoredNode
 
 if TYPE_CHECKING:
     from frontends.onnx.core.node import supported_operators
@@ -33,6 +33,7 @@ __all__ = [
     "Pending",
     "Source",
     "Stage",
+    "StoredNode",
     "examine",
     "given_inputs",
     "import_model",

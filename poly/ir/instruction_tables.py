@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from poly.errors import IntrinsicError
 from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, add, mul
 from poly.ir.intrinsics import Intrinsic, MatrixIntrinsic, VectorIntrinsic
@@ -184,6 +185,20 @@ def declare_intrinsic(intrinsic: VectorIntrinsic) -> None:
     """
     assert intrinsic.by_user and not is_ours(intrinsic.name)
     _KNOWN[intrinsic.name] = intrinsic
+
+
+def declare_again(intrinsic: VectorIntrinsic) -> None:
+    """Make an instruction of a user known that another process has declared.
+
+    Raises
+    ------
+    IntrinsicError : there is another one of this name.
+    """
+    known = _KNOWN.get(intrinsic.name)
+    if known is None:
+        declare_intrinsic(intrinsic)
+    elif not isinstance(known, VectorIntrinsic) or known.text != intrinsic.text:
+        raise IntrinsicError(intrinsic.name, "another instruction of this name is declared here")
 
 
 def is_ours(name: str) -> bool:

@@ -27,8 +27,9 @@ from poly.errors import CacheError, ToolchainError
 from poly.ir.dtypes import DTYPES, FLOAT32
 from poly.ir.program import Tensor
 from runtime.common.arguments import Array
-from runtime.common.cache import Cache
-from runtime.cpu.shared_library import open_library
+from runtime.common.cache import Cache, Entry
+from runtime.cpu.openmp_pool import with_team
+from runtime.cpu.shared_library import build_library, open_library
 from runtime.cpu.toolchain import Toolchain
 
 #: Called with (inputs, out, threads, sizes): a tuple of arrays; None, an array or a tuple of them;
@@ -42,6 +43,9 @@ MAX_WORKSPACE = 1 << 16
 _MAX_TENSORS = 4096
 _HEAD = 16  # bytes before an object's value
 _ABI = (0x01000009, 0x02000000)  # numpy's ABI: two versions that agree in what is used here
+#: All names are resolved when the library is loaded, so that a missing one is an error then.
+_FLAGS = ("-Wl,-z,now",)
+_ABOUT = {"quick": True}
 _EMPTY = 184  # index of PyArray_Empty in numpy's function table
 
 _lock = threading.Lock()
@@ -156,11 +160,8 @@ def _load(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick]:
     """The function that makes quick calls; `_nothing` if they are not possible."""
     if not _objects_are_known():
         return _nothing
-    source = Path(__file__).with_name("fast_call.c")
     try:
-        sources = {"fast_call.c": source.read_text()}
-        # Resolve all names at load time, so that a missing one is an error then.
-        library, _ = open_library(sources, ("-Wl,-z,now",), toolchain, cache, {"quick": True})
+        library, _ = open_library(_sources(), _FLAGS, toolchain, cache, _ABOUT)
         table = _functions_of_numpy()
         setup, probe = library["fk_quick"], library["fk_quick_probe"]
     except (OSError, ToolchainError, CacheError, AttributeError, ImportError):
@@ -178,6 +179,22 @@ def _load(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick]:
         return _nothing
     _scalars.update(name for name in DTYPES if _scalar_is_known(name))
     return maker
+
+
+def quick_entry(toolchain: Toolchain, cache: Cache) -> Entry:
+    """The cache entry of the compiled part.
+
+    Raises
+    ------
+    ToolchainError : the compiler failed, or there is none.
+    CacheError : the library cannot be stored.
+    """
+    return build_library(_sources(), _FLAGS, with_team(toolchain, cache), cache, _ABOUT)
+
+
+def _sources() -> dict[str, str]:
+    source = Path(__file__).with_name("fast_call.c")
+    return {source.name: source.read_text()}
 
 
 def _objects_are_known() -> bool:

@@ -43,6 +43,7 @@ from runtime.common.arguments import (
 )
 from runtime.common.cache import Cache, Entry
 from runtime.cpu.fast_call import Quick, plan_bytes, quick_calls
+from runtime.cpu.openmp_pool import check_parallel, with_team
 from runtime.cpu.shared_library import LIBRARY, open_library
 from runtime.cpu.toolchain import Toolchain
 
@@ -76,6 +77,7 @@ def load_kernel(
     count = default_threads() if threads is None else check_threads(threads)
     meta = {"program": source.program.name, "symbol": source.symbol}
     library, entry = open_library(source.files, source.flags, toolchain, cache, meta)
+    check_parallel(with_team(toolchain, cache), count)
     try:
         function = library[source.symbol]
     except AttributeError:

@@ -1,9 +1,9 @@
 /*
  * A team of threads that counts work, and not threads.
  *
- * This is as much of an OpenMP runtime as gcc's code for generated kernels calls: `parallel`, `for
- * schedule(runtime)` and `single`.  Kernels are linked with --wrap, so that these calls come here
- * and nobody else's do.
+ * This is as much of an OpenMP runtime as gcc's and clang's code for generated kernels calls:
+ * `parallel`, `for schedule(runtime)` and `single`.  Kernels are linked with --wrap, so that these
+ * calls come here and nobody else's do.
  *
  * The loops and singles of a region are its items, numbered in the order in which every thread
  * comes to them.  An item is over when all pieces of its work are completed, whoever did them.  So
@@ -20,9 +20,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -183,7 +185,18 @@ static bool claim(unsigned long *from, unsigned long *to)
   return false;
 }
 
-/* --- the calls in generated code ---------------------------------------------------------- */
+/* --- the calls in gcc's code -------------------------------------------------------------- */
+
+/* A loop; without iterations, or with a negative number of them, it is none. */
+static void start_loop(long start, long step, long count)
+{
+  if (count < 0) count = 0;
+  self.start = start;
+  self.step = step;
+  self.count = (unsigned long)count;
+  self.whole = count > 0;
+  if (self.size > 1) begin(self.count);
+}
 
 bool ENTRY(GOMP_loop_runtime_next)(long *from, long *to);
 bool ENTRY(GOMP_loop_runtime_next)(long *from, long *to)
@@ -200,12 +213,7 @@ bool ENTRY(GOMP_loop_runtime_start)(long start, long end, long step, long *from,
 bool ENTRY(GOMP_loop_runtime_start)(long start, long end, long step, long *from, long *to)
 {
   long count = step > 0 ? (end - start + step - 1) / step : (end - start + step + 1) / step;
-  if (count < 0) count = 0;
-  self.start = start;
-  self.step = step;
-  self.count = (unsigned long)count;
-  self.whole = true;
-  if (self.size > 1) begin(self.count);
+  start_loop(start, step, count);
   return count > 0 && ENTRY(GOMP_loop_runtime_next)(from, to);
 }
 
@@ -370,3 +378,122 @@ void ENTRY(GOMP_parallel)(void (*work)(void *), void *data, unsigned size, unsig
   self = outside;
   atomic_store(&team.busy, false);
 }
+
+/* --- the calls in clang's code -------------------------------------------------------------- */
+
+/* A region that clang has made a function of, with the addresses of what it uses. */
+typedef struct {
+  void (*work)(int32_t *, int32_t *, ...);
+  int count;
+  void *a[4];
+} Region;
+
+static __thread unsigned wanted;  /* threads of the next region */
+
+static void outlined(void *data)
+{
+  Region *r = data;
+  int32_t me = (int32_t)self.me, bound = me;
+  typedef int32_t *Number;
+  /* These functions are declared without the dots. */
+  switch (r->count) {
+  case 0: ((void (*)(Number, Number))r->work)(&me, &bound); return;
+  case 1: ((void (*)(Number, Number, void *))r->work)(&me, &bound, r->a[0]); return;
+  case 2:
+    ((void (*)(Number, Number, void *, void *))r->work)(&me, &bound, r->a[0], r->a[1]);
+    return;
+  case 3:
+    ((void (*)(Number, Number, void *, void *, void *))r->work)
+      (&me, &bound, r->a[0], r->a[1], r->a[2]);
+    return;
+  default:
+    ((void (*)(Number, Number, void *, void *, void *, void *))r->work)
+      (&me, &bound, r->a[0], r->a[1], r->a[2], r->a[3]);
+  }
+}
+
+int32_t ENTRY(__kmpc_global_thread_num)(void *where);
+int32_t ENTRY(__kmpc_global_thread_num)(void *where)
+{
+  (void)where;
+  return (int32_t)self.me;
+}
+
+void ENTRY(__kmpc_push_num_threads)(void *where, int32_t me, int32_t count);
+void ENTRY(__kmpc_push_num_threads)(void *where, int32_t me, int32_t count)
+{
+  (void)where, (void)me;
+  wanted = count > 0 ? (unsigned)count : 1;
+}
+
+void ENTRY(__kmpc_fork_call)(void *where, int32_t count, void (*work)(int32_t *, int32_t *, ...),
+                             ...);
+void ENTRY(__kmpc_fork_call)(void *where, int32_t count, void (*work)(int32_t *, int32_t *, ...),
+                             ...)
+{
+  Region region = {.work = work, .count = count};
+  unsigned size = wanted ? wanted : team.processors;
+  va_list given;
+  (void)where;
+  if (count > (int)(sizeof region.a / sizeof *region.a)) abort();  /* kernels have two at most */
+  va_start(given, work);
+  for (int k = 0; k < count; k++) region.a[k] = va_arg(given, void *);
+  va_end(given);
+  wanted = 0;
+  ENTRY(GOMP_parallel)(outlined, &region, size, 0);
+}
+
+void ENTRY(__kmpc_barrier)(void *where, int32_t me);
+void ENTRY(__kmpc_barrier)(void *where, int32_t me)
+{
+  (void)where, (void)me;
+  finish(true);
+}
+
+int32_t ENTRY(__kmpc_single)(void *where, int32_t me);
+int32_t ENTRY(__kmpc_single)(void *where, int32_t me)
+{
+  (void)where, (void)me;
+  return ENTRY(GOMP_single_start)();
+}
+
+void ENTRY(__kmpc_end_single)(void *where, int32_t me);
+void ENTRY(__kmpc_end_single)(void *where, int32_t me)
+{
+  (void)where, (void)me;
+}
+
+/* A loop, up to and including `end`.  What it begins is asked for by `__kmpc_dispatch_next_8`. */
+void ENTRY(__kmpc_dispatch_init_8)(void *where, int32_t me, int32_t schedule, int64_t start,
+                                   int64_t end, int64_t step, int64_t chunk);
+void ENTRY(__kmpc_dispatch_init_8)(void *where, int32_t me, int32_t schedule, int64_t start,
+                                   int64_t end, int64_t step, int64_t chunk)
+{
+  (void)where, (void)me, (void)schedule, (void)chunk;
+  start_loop(start, step, (end - start + step) / step);
+}
+
+int32_t ENTRY(__kmpc_dispatch_next_8)(void *where, int32_t me, int32_t *is_last, int64_t *from,
+                                      int64_t *to, int64_t *step);
+int32_t ENTRY(__kmpc_dispatch_next_8)(void *where, int32_t me, int32_t *is_last, int64_t *from,
+                                      int64_t *to, int64_t *step)
+{
+  long after;
+  (void)where, (void)me, (void)is_last;
+  if (!ENTRY(GOMP_loop_runtime_next)(from, &after)) return 0;
+  *to = after - self.step;
+  *step = self.step;
+  return 1;
+}
+
+void ENTRY(__kmpc_dispatch_deinit)(void *where, int32_t me);
+void ENTRY(__kmpc_dispatch_deinit)(void *where, int32_t me)
+{
+  (void)where, (void)me;
+}
+
+/* Loops that clang counts without a sign; there are fewer iterations than 2^63. */
+void ENTRY(__kmpc_dispatch_init_8u)(void *, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t)
+    __attribute__((alias("__wrap___kmpc_dispatch_init_8")));
+int32_t ENTRY(__kmpc_dispatch_next_8u)(void *, int32_t, int32_t *, int64_t *, int64_t *, int64_t *)
+    __attribute__((alias("__wrap___kmpc_dispatch_next_8")));

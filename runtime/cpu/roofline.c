@@ -1,6 +1,11 @@
 /* What the processor can do: fused multiply-adds from registers, and a triad from memory.
  * LANES is the number of floats in a vector register. */
+#ifdef _OPENMP
 #include <omp.h>
+#else
+#define omp_get_num_threads() 1
+#define omp_get_thread_num() 0
+#endif
 #include <stdint.h>
 
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4)));

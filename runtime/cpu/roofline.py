@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from poly.errors import ToolchainError
 from poly.machine.cpu import Machine, host_machine
 from runtime.cpu.compile_c import compile_shared
 from runtime.cpu.toolchain import Toolchain, find_toolchain
@@ -91,11 +92,13 @@ def measure(threads: int, seconds: float = 0.1, turns: int = 7) -> Roofline:
 
     Raises
     ------
-    ToolchainError : there is no C compiler, or it failed.
+    ToolchainError : there is no C compiler, or it failed, or it has no OpenMP for several threads.
     """
-    machine = host_machine()
+    machine, toolchain = host_machine(), find_toolchain()
+    if threads > 1 and not toolchain.openmp:
+        raise ToolchainError(f"{toolchain} has no OpenMP to measure {threads} threads with")
     with tempfile.TemporaryDirectory(prefix="farkas-roofline-") as folder:
-        library = _build(find_toolchain(), machine, Path(folder))
+        library = _build(toolchain, machine, Path(folder))
     lanes = machine.vector_bytes // 4
 
     def fma(repetitions: int) -> None:

@@ -12,6 +12,7 @@ from poly.errors import ToolchainError
 from runtime.common.cache import Cache, Entry, digest
 from runtime.cpu.compile_c import compile_shared
 from runtime.cpu.openmp_pool import with_team
+from runtime.cpu.remembered import at_hand
 from runtime.cpu.toolchain import Toolchain
 
 LIBRARY = "kernel.so"
@@ -31,13 +32,17 @@ def build_library(
 
     Raises
     ------
-    ToolchainError : the compiler failed.
+    ToolchainError : the compiler failed, or there is none.
     CacheError : the library cannot be stored.
     """
-    return cache.get_or_build(
-        library_key(sources, flags, toolchain),
-        lambda: _compile(sources, flags, toolchain, cache, meta or {}),
-    )
+    key = library_key(sources, flags, toolchain)
+    entry = cache.get(key)
+    if entry is not None:
+        return entry
+    if toolchain.remembered is not None:
+        toolchain = with_team(at_hand(toolchain), cache)
+        return build_library(sources, flags, toolchain, cache, meta)
+    return cache.put(key, _compile(sources, flags, toolchain, cache, meta or {}))
 
 
 def library_key(sources: Mapping[str, str], flags: tuple[str, ...], toolchain: Toolchain) -> str:

@@ -39,11 +39,19 @@ TUNE = ("-mtune=skylake-avx512", "-mprefer-vector-width=512")
 #: packed operand.
 NO_REUSE = ("-fstack-reuse=none",)
 OPENMP = "-fopenmp"
+#: With these, clang's code calls an OpenMP library, but none is linked.
+UNLINKED = ("-Xclang", OPENMP)
+#: Without OpenMP, its pragmas are comments.
+UNKNOWN_PRAGMAS = "-Wno-unknown-pragmas"
+NO_OPENMP = (
+    f"{OPENMP} does not work: kernels run on one thread; install the compiler's OpenMP library "
+    "(libgomp for gcc, libomp for clang)"
+)
 
 _PROBE = """\
 #include <math.h>
 #include <stdint.h>
-#ifdef _OPENMP
+#if defined _OPENMP && !defined UNLINKED
 #include <omp.h>
 #endif
 int probe(int32_t n, const float *x);
@@ -71,6 +79,10 @@ class Toolchain:
     target : str             e.g. ``x86_64-linux-gnu``
     flags : tuple of str     flags to compile a translation unit
     cpu : str                the processor that ``-march=native`` stood for
+    unlinked : tuple         flags for code that calls an OpenMP library which is not linked, for
+                             the threads of `runtime.cpu.openmp_pool`; empty if there are none
+    remembered : str         None if it was found here; else it may not be there, and this is what
+                             `runtime.cpu.remembered.at_hand` looks for, a path or ""
     notes : tuple of str     what this compiler lacks, in words, for `farkas show` and messages
     """
 
@@ -84,6 +96,8 @@ class Toolchain:
     link_flags: tuple[str, ...] = ("-shared",)
     libraries: tuple[str, ...] = ("-lm",)
     notes: tuple[str, ...] = ()
+    unlinked: tuple[str, ...] = ()
+    remembered: str | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -92,7 +106,7 @@ class Toolchain:
 
     @property
     def openmp(self) -> bool:
-        """Whether parallel loops run in parallel."""
+        """Whether parallel loops run in parallel with these flags."""
         return OPENMP in self.flags
 
     @property
@@ -117,7 +131,8 @@ def find_toolchain(path: str | None = None) -> Toolchain:
     compiler given by `path` or ``CC`` is used or refused, never silently replaced by another.
 
     Once per process, the compiler is probed for its version and for whether ``-march=native`` and
-    ``-fopenmp`` work; one that lacks either still works, and `Toolchain.notes` says so.
+    ``-fopenmp`` work; one that lacks either still works, and `Toolchain.notes` says so.  With clang
+    for Linux, kernels run on several threads whether or not its OpenMP library is installed.
 
     Raises
     ------
@@ -199,6 +214,11 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
     tune = TUNE if kind == "gcc" and "__AVX512F__" in macros else ()
     tune = (*tune, *NO_REUSE) if kind == "gcc" else tune
     flags, notes = _probe_flags(command, tune)
+    unlinked = UNLINKED if kind == "clang" and "linux" in target else ()
+    if unlinked and _builds(command, (*flags, *unlinked, "-DUNLINKED")) is not None:
+        unlinked = ()
+    if OPENMP not in flags and not unlinked:
+        notes = (*notes, NO_OPENMP)
     return Toolchain(
         path=command[0],
         arguments=command[1:],
@@ -208,6 +228,7 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
         flags=flags,
         cpu=cpu_identity(),
         notes=notes,
+        unlinked=unlinked,
     )
 
 
@@ -223,7 +244,10 @@ def _macros(command: tuple[str, ...]) -> dict[str, str]:
 def _probe_flags(
     command: tuple[str, ...], tune: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flags that work, and a note for each missing feature; `tune` flags are optional."""
+    """The flags that work, and a note if the processor's own instructions are not among them.
+
+    tune : flags that are optional
+    """
     wanted = (*BASE_FLAGS, NATIVE, OPENMP, *tune)
     if _builds(command, wanted) is None:
         return wanted, ()
@@ -239,15 +263,10 @@ def _probe_flags(
         flags += tune if tune and _builds(command, (*flags, *tune)) is None else ()
     else:
         notes.append(f"{NATIVE} is not understood: kernels use the baseline instruction set")
-    problem = _builds(command, (*flags, OPENMP))
-    if problem is None:
+    if _builds(command, (*flags, OPENMP)) is None:
         flags.append(OPENMP)
     else:
-        flags.append("-Wno-unknown-pragmas")
-        notes.append(
-            f"{OPENMP} does not work: kernels run on one thread; install the compiler's "
-            "OpenMP library (libgomp for gcc, libomp for clang)"
-        )
+        flags.append(UNKNOWN_PRAGMAS)
     return tuple(flags), tuple(notes)
 
 
@@ -257,7 +276,7 @@ def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
         with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
             Path(folder, "probe.c").write_text(_PROBE)
             names = ("probe.c", "-o", "probe.so", "-lm")
-            line = (*command, *flags, "-Wno-unknown-pragmas", "-shared", *names)
+            line = (*command, *flags, UNKNOWN_PRAGMAS, "-shared", *names)
             done = run_command(line, folder, 60)
             return None if done.code == 0 else first_lines(done.errors)
     except OSError as error:

@@ -21,6 +21,7 @@ from poly.errors import CacheError, IntrinsicError, ToolchainError
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.machine.cpu import cpu_flags
 from runtime.common.cache import Cache, digest
+from runtime.cpu.remembered import at_hand
 from runtime.cpu.toolchain import Done, Toolchain, run_command
 from runtime.intrinsics.cases import cases_for
 from runtime.intrinsics.expected import Expected, expected
@@ -83,6 +84,7 @@ def check(
             found[n] = known or Verdict(i, lacks=lacks)
     left = [n for n in range(len(intrinsics)) if n not in found]
     if left:
+        toolchain = at_hand(toolchain)
         with cache.workspace() as folder:
             made = _run_all([intrinsics[n] for n in left], toolchain, folder)
         found.update(zip(left, made, strict=True))

@@ -16,6 +16,8 @@ from runtime.common.compile_report import Progress
 from runtime.common.fingerprint import code_digest
 from runtime.common.workers import Workers
 from runtime.cpu.compile_c import Compilation
+from runtime.cpu.openmp_pool import with_team
+from runtime.cpu.remembered import at_hand
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
 from runtime.intrinsics.check import require
@@ -46,16 +48,13 @@ def build_graph(
     ToolchainError : the compiler failed, or a worker was killed.
     CacheError : the library cannot be stored.
     """
-    key = digest(
-        "model",
-        _FORMAT,
-        code_digest("poly", "codegen"),
-        toolchain.identity,
-        str(machine),
-        *(i.text for i in declared_intrinsics()),
-        _graph_text(graph),
-    )
+    text = _graph_text(graph)
+    key = _key(text, machine, toolchain)
     entry = cache.get(key)
+    if entry is None and toolchain.remembered is not None:
+        toolchain = with_team(at_hand(toolchain), cache)
+        key = _key(text, machine, toolchain)
+        entry = cache.get(key)
     found = entry is not None
     if entry is None:
         layouts = choose_layouts(graph, machine, tell)
@@ -74,6 +73,13 @@ def build_graph(
     sharing = sharing_of(graph)
     plan = fixed_plan(graph, scratch, sharing)
     return Built(graph, entry, sharing, scratch, sizes, meta["kernels"], found, plan)
+
+
+def _key(graph_text: str, machine: Machine, toolchain: Toolchain) -> str:
+    """The cache key of a graph's library."""
+    declared = (i.text for i in declared_intrinsics())
+    code = code_digest("poly", "codegen")
+    return digest("model", _FORMAT, code, toolchain.identity, str(machine), *declared, graph_text)
 
 
 def write_expr(e: Expr) -> object:

@@ -35,6 +35,7 @@ from runtime.common.arguments import (
 )
 from runtime.common.cache import Cache
 from runtime.cpu.fast_call import plan_bytes, quick_calls
+from runtime.cpu.openmp_pool import check_parallel
 from runtime.cpu.shared_library import load_network
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.bind_sizes import graph_at
@@ -73,11 +74,13 @@ class CpuModel(CompiledGraph):
     threads: int
 
     def __init__(self, built: Built, threads: int, toolchain: Toolchain, cache: Cache) -> None:
+        """toolchain : that of `runtime.cpu.openmp_pool.with_team`"""
         graph = built.graph
         calls = [n for n in graph.nodes if isinstance(n, Call) and built.sharing.runs(n)]
         super().__init__(graph, calls, threads)
         self.built, self.entry = built, built.entry
         self._library, self._function = load_network(built.entry)
+        check_parallel(toolchain, threads)
         self._order = pointer_order(graph, built.sharing, built.scratch)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
         #: The pointers that a call passes: inputs, outputs, constants, and memory in the arena.

@@ -58,6 +58,39 @@ class _Stored:
     report: CompileReport
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Constants one after the other.
+
+    places : type, shape and offset of each; bytes : of all of them; files : their content in parts
+    key : of the content
+    """
+
+    places: _Constants
+    bytes: int
+    files: Mapping[str, tuple[memoryview, ...]]
+    key: str
+
+
+def block_of(arrays: Mapping[str, Array]) -> Block:
+    """Constants as they are stored."""
+    places: dict[str, tuple[np.dtype[Any], Shape, int]] = {}
+    total = 0
+    for name, array in arrays.items():
+        places[name] = array.dtype, array.shape, total
+        total += _room(array)
+    files = _filled(total, arrays.values())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        hashes = pool.map(hashlib.sha256, chain.from_iterable(files.values()))
+        key = digest("constants", *(found.digest() for found in hashes))
+    return Block(places, total, files, key)
+
+
+def _room(array: Array) -> int:
+    """The bytes that a constant takes in a block."""
+    return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+
+
 def store_model(model: CpuModel, cache: Cache) -> str | None:
     """Put a model into the cache; returns its key, None if it would take too much of the cache.
 
@@ -65,22 +98,14 @@ def store_model(model: CpuModel, cache: Cache) -> str | None:
     ------
     CacheError : see `Cache.keep`.
     """
-    constants: dict[str, tuple[np.dtype[Any], Shape, int]] = {}
-    total = 0
-    for name, array in model.graph.constants.items():
-        constants[name] = array.dtype, array.shape, total
-        total += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-    if total > cache.limit // _SHARE:
+    if sum(map(_room, model.graph.constants.values())) > cache.limit // _SHARE:
         return None
-    files = _filled(total, model.graph.constants.values())
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        hashes = pool.map(hashlib.sha256, chain.from_iterable(files.values()))
-        block = digest("constants", *(found.digest() for found in hashes))
+    block = block_of(model.graph.constants)
     built = replace(model.built, graph=replace(model.graph, constants={}))
-    stored = _Stored(built, constants, total, block, model.report)
+    stored = _Stored(built, block.places, block.bytes, block.key, model.report)
     data = pickle.dumps(stored, protocol=5)
     key = digest("stored model", data)
-    for name, content in ((block, files), (key, {_GRAPH: data})):
+    for name, content in ((block.key, block.files), (key, {_GRAPH: data})):
         if not cache.has(name):
             cache.keep(name, content)
     return key
@@ -106,7 +131,7 @@ def recall_model(key: str, toolchain: Toolchain, cache: Cache, threads: int) -> 
     block = _recall_block(stored, cache)
     if library is None or block is None:
         return None
-    graph = replace(stored.built.graph, constants=_views(block, stored.constants))
+    graph = replace(stored.built.graph, constants=views_of(block, stored.constants))
     built = replace(stored.built, graph=graph, entry=library, from_cache=True)
     model = CpuModel(built, threads, toolchain, cache)
     took = time.perf_counter() - start
@@ -116,7 +141,7 @@ def recall_model(key: str, toolchain: Toolchain, cache: Cache, threads: int) -> 
 
 def _recall_block(stored: _Stored, cache: Cache) -> Array | None:
     """The constants of a model in one block, None unless they are present and intact."""
-    block = aligned((stored.bytes,), np.dtype(np.uint8), ALIGNMENT)
+    block = empty_block(stored.bytes)
     entry = cache.get(stored.block, unread=_PARTS)
     if entry is None:
         return None
@@ -128,7 +153,12 @@ def _recall_block(stored: _Stored, cache: Cache) -> Array | None:
     return block
 
 
-def _views(block: Array, constants: _Constants) -> dict[str, Array]:
+def empty_block(count: int) -> Array:
+    """Memory for the constants of a model."""
+    return aligned((count,), np.dtype(np.uint8), ALIGNMENT)
+
+
+def views_of(block: Array, constants: _Constants) -> dict[str, Array]:
     """The constants in a block, as arrays."""
     found = {}
     for name, (dtype, shape, at) in constants.items():
@@ -145,7 +175,7 @@ def _read(entry: Entry, block: Array) -> None:
         entry.fill(name, block[start:end].data)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(fill, _parts(block.nbytes)):
+        for _ in pool.map(fill, parts_of(block.nbytes)):
             pass
 
 
@@ -166,10 +196,10 @@ def _filled(total: int, arrays: Iterable[Array]) -> dict[str, tuple[memoryview, 
                     room = _PART
                 files[-1].append(piece[:room])
                 room, piece = room - len(files[-1][-1]), piece[room:]
-    return {name: tuple(f) for (name, _, _), f in zip(_parts(total), files, strict=True)}
+    return {name: tuple(f) for (name, _, _), f in zip(parts_of(total), files, strict=True)}
 
 
-def _parts(total: int) -> list[tuple[str, int, int]]:
+def parts_of(total: int) -> list[tuple[str, int, int]]:
     """The files of constants: name, start and end offset."""
     starts = range(0, total, _PART)
     return [(f"{_PARTS}{n}", at, min(at + _PART, total)) for n, at in enumerate(starts)]

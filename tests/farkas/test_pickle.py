@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -121,3 +122,84 @@ def test_networks(extent: int | str, target: str) -> None:
     again = pickle.loads(pickle.dumps(model))
     assert type(again) is type(model)
     np.testing.assert_array_equal(again.run(given)["y"], expected)
+
+
+# --- instructions and errors -------------------------------------------------------------------
+
+NEGATE = "def f(float32 x[8]) -> (float32 y[8]) { y[i] = -x[i] }"
+MEANING = "def neg4(float32 x[4]) -> (float32 z[4]) { z[i] = -x[i] }"
+NEG4 = "for (int k = 0; k < 4; k++) {z}[k] = -{x}[k];"
+SCRIPT = "split S0: i by 4\ntensorize S0: i_i as neg4"
+EIGHT = np.arange(8, dtype=np.float32)
+
+
+def negated(kernel: fk.Kernel) -> Any:
+    return kernel(EIGHT), kernel.source
+
+
+def test_instructions_of_the_user_go_with_a_kernel() -> None:
+    """They are not declared in a new process."""
+    fk.intrinsic(MEANING, NEG4)
+    kernel = fk.compile(NEGATE, schedule=SCRIPT)
+    with get_context("spawn").Pool(1) as pool:
+        result, source = pool.apply(negated, (kernel,))
+    np.testing.assert_array_equal(result, -EIGHT)
+    assert source == kernel.source and "neg4" in source
+
+
+def test_an_instruction_that_is_another_one_there() -> None:
+    fk.intrinsic(MEANING, NEG4)
+    pickled = pickle.dumps(fk.compile(NEGATE, schedule=SCRIPT))
+    assert (pickle.loads(pickled)(EIGHT) == -EIGHT).all()
+    fk.intrinsic(MEANING, NEG4.replace("k", "l"))
+    with pytest.raises(fk.IntrinsicError, match="another instruction of this name"):
+        pickle.loads(pickled)
+
+
+def error_of(action: Callable[[], object]) -> fk.FarkasError:
+    with pytest.raises(fk.FarkasError) as caught:
+        action()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda: fk.Schedule.of(fk.parse("y[i] +=! x[i,k]", "float32")).parallelize("S0", "k"),
+        lambda: fk.compile("y[i] = sqroot(x[i])"),
+        lambda: fk.compile("y[i] = x[i]", dtypes="float32")(1),
+        lambda: fk.compile_onnx(unknown()),
+        lambda: fk.intrinsic(MEANING, NEG4.replace("-{x}", "{x}")),
+        lambda: fk.compile("y[i] = x[i]").program,
+        lambda: fk.compile_onnx("/none.onnx"),
+    ],
+)
+def test_errors_come_back(action: Callable[[], object]) -> None:
+    """Else a pool of processes waits for them forever."""
+    error = error_of(action)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error)
+    plain = {n for n, v in vars(error).items() if isinstance(v, (str, int, tuple, dict))}
+    assert all(getattr(again, n) == getattr(error, n) for n in plain)
+    assert vars(again).keys() == vars(error).keys()
+
+
+def unknown() -> Any:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
+    nodes = [helper.make_node("NoSuchThing", ["x"], ["y"])]
+    return helper.make_model(helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")]))
+
+
+def refused(script: str) -> Any:
+    return fk.compile(TEXT, dtypes="float32", schedule=script)
+
+
+def test_an_error_in_another_process() -> None:
+    with get_context("spawn").Pool(1) as pool, pytest.raises(fk.ScheduleError, match="nothing"):
+        pool.apply(refused, ("parallelize nothing: k",))
+
+
+def test_methods_come_back() -> None:
+    kernel = fk.compile(TEXT, dtypes="float32")
+    call = pickle.loads(pickle.dumps(kernel.__call__))
+    np.testing.assert_array_equal(call(A, B), kernel(A, B))

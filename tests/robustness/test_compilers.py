@@ -70,9 +70,10 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_path_without_a_compiler_at_the_command_line(tmp_path: Path) -> None:
     onnx.save(tiny_net(), tmp_path / "m.onnx")
-    done = farkas(tmp_path, "run", "m.onnx", "--random", "--output-dir", "out", PATH=str(tmp_path))
+    words = ("run", "m.onnx", "--random", "--output-dir", "out")
+    done = farkas(tmp_path, *words, PATH=str(tmp_path), FARKAS_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 1 and done.stderr.startswith("error: no C compiler was found")
-    assert os.listdir(tmp_path) == ["m.onnx"] or "out" not in os.listdir(tmp_path)
+    assert "out" not in os.listdir(tmp_path)
 
 
 def farkas(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -78,6 +78,29 @@ class Pending:
 
 
 @dataclass(frozen=True, eq=False)
+class StoredNode:
+    """A `Pending` node whose data is not read yet."""
+
+    data: bytes
+    versions: Mapping[str, int]
+    depth: int
+
+    @staticmethod
+    def of(pending: Pending) -> StoredNode:
+        """The data of a node."""
+        return StoredNode(pending.node.SerializeToString(), pending.versions, pending.depth)
+
+    @property
+    def pending(self) -> Pending:
+        """The node."""
+        from onnx import NodeProto
+
+        node = NodeProto()
+        node.ParseFromString(self.data)
+        return Pending(node, self.versions, self.depth)
+
+
+@dataclass(frozen=True, eq=False)
 class OpaqueCall:
     """A call of an operator without a comprehension: numpy computes it on whole arrays.
 

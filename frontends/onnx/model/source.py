@@ -41,7 +41,7 @@ from frontends.onnx.model.loading import (
     shown_operator,
     used_names,
 )
-from poly.errors import ArgumentError, ModelError, UnsupportedNode
+from poly.errors import ArgumentError, ModelError, SavedFileError, UnsupportedNode
 from poly.ir.dtypes import DType
 from poly.ir.port import Port
 
@@ -56,7 +56,7 @@ def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
-        except (ModelError, ArgumentError):
+        except (ModelError, ArgumentError, SavedFileError):
             raise
         except UnicodeDecodeError as error:
             raise ModelError("the model is broken: a name is not UTF-8") from error

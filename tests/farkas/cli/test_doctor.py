@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
 
@@ -87,3 +88,15 @@ def test_the_forecast_is_what_happens(case: Case) -> None:
     reason = run_case(case).reason
     if not case.name.startswith(DEPENDS_ON_DATA):
         assert sound == (not reason or reason.startswith("wrong")), reason
+
+
+def test_what_would_compile_it(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Path("m.onnx").write_bytes(model([node("Relu", ["x"], ["y"], "a")], [2, 3]).SerializeToString())
+    found = cli("doctor", "m.onnx")
+    assert found.exit_code == 0
+    assert re.search(r"^compiler +(gcc|clang) \d+", found.output, re.MULTILINE)
+    assert re.search(r"^threads +(Farkas's own|OpenMP|none)", found.output, re.MULTILINE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    found = cli("doctor", "m.onnx")
+    assert found.exit_code == 0 and "compiler    none: no C compiler was found" in found.output

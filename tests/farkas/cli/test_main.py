@@ -266,8 +266,8 @@ def test_cache(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("FARKAS_OPENMP", "compiler")  # no library of threads beside the kernel
     assert "0 entries" in cli("cache", "info").stdout
     fk.compile(DEFINITION)
-    assert "1 entry" in cli("cache", "info").stdout
-    assert cli("cache", "clear").stdout.startswith("removed 1 entry")
+    assert "2 entries" in cli("cache", "info").stdout  # a kernel, and what compiled it
+    assert cli("cache", "clear").stdout.startswith("removed 2 entries")
     assert "0 entries" in cli("cache", "info").stdout
     (tmp_path / "file").touch()
     monkeypatch.setenv("FARKAS_CACHE_DIR", str(tmp_path / "file"))
@@ -454,6 +454,5 @@ def test_the_module_has_one_entry_point() -> None:
     assert cli_module.main.name == "farkas"
     assert np.array_equal(sorted(cli_module.main.commands), [
         "cache", "check", "compile", "demo", "diff", "doctor", "export", "intrinsic", "pipeline",
-        "quantize",
-        "run", "show", "toolchain", "why",
+        "quantize", "run", "save", "show", "toolchain", "why",
     ])  # fmt: skip

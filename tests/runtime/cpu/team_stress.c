@@ -32,10 +32,10 @@ static int64_t run(int threads, int64_t rounds, int64_t n)
 {
   int64_t x[N], y[N], sum = 0;
   for (int i = 0; i < N; i++) x[i] = i, y[i] = 0;
-  #pragma omp parallel num_threads(threads) if(threads > 1)
+  #pragma omp parallel num_threads(threads)
   body(rounds, n, x, y);
   for (int i = 0; i < N; i++) sum = sum * 31 + x[i] + y[i];
-  #pragma omp parallel num_threads(threads) if(threads > 1)
+  #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(runtime) nowait
     for (int64_t i = 0; i < n; i++) x[i] = i;
