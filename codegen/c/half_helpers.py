@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from codegen.c.helper_text import alternatives
 
 _HALF = "short __attribute__((vector_size(16)))"
+#: Where F16C's loads are built-in functions: clang 22 has none, and converts _Float16 with them.
+_HAS_LOADS = "defined(__F16C__) && (!defined(__clang__) || __clang_major__ < 16)"
 
 #: Scalar helpers by name.
 SCALAR_HELPERS: dict[str, str] = {
@@ -30,9 +32,9 @@ SCALAR_HELPERS: dict[str, str] = {
     "fk_f16_load": f"""\
 static inline float fk_f16_load(fk_f16 x)
 {{
-#if defined(__F16C__)
+#if {_HAS_LOADS}
   return __builtin_ia32_vcvtph2ps(({_HALF}){{(short)x}})[0];
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) || defined(__F16C__)
   _Float16 h; memcpy(&h, &x, 2); return (float)h;
 #else
   const uint32_t size = x & 0x7fff, sign = (uint32_t)(x & 0x8000) << 16;
@@ -154,11 +156,14 @@ def _in_forms(head: str, lanes: int, result: str, other: str, stores: bool) -> s
 
     head : its type, name and parameter; other : its body without such instructions
     """
-    lines, word = [f"static inline {head}", "{"], "#if"
+    lines, word, other_condition = [f"static inline {head}", "{"], "#if", "defined(__aarch64__)"
     built = _BUILT.get(lanes)
     if built is not None:
         text = built.store if stores else built.load
-        lines += [f"#if defined({built.condition})", f"  return ({result}){text};"]
+        condition = f"defined({built.condition})"
+        if built.condition == "__F16C__" and not stores:
+            condition, other_condition = _HAS_LOADS, f"{other_condition} || {condition}"
+        lines += [f"#if {condition}", f"  return ({result}){text};"]
         word = "#elif"
     kind = f"_Float16 __attribute__((vector_size({2 * lanes})))"
     value = (
@@ -166,7 +171,7 @@ def _in_forms(head: str, lanes: int, result: str, other: str, stores: bool) -> s
         if stores
         else f"__builtin_convertvector(({kind})x, {result})"
     )
-    lines += [f"{word} defined(__aarch64__)", f"  return {value};", "#else", other, "#endif", "}"]
+    lines += [f"{word} {other_condition}", f"  return {value};", "#else", other, "#endif", "}"]
     return "\n".join(lines)
 
 

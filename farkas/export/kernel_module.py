@@ -46,7 +46,9 @@ def kernel_module(
         machine = isa.for_threads(convention.has_team)
         prepared = CPU.prepare(program, machine, exact)
         schedule = CPU.automatic(prepared, machine, exact).schedule
-    function = emit_function(schedule, f"fk_{name}", CPU.loop_passes, convention.on(isa.machine))
+    function = emit_function(
+        schedule, f"fk_kernel_{name}", CPU.loop_passes, convention.on(isa.machine)
+    )
     # A tensor that is updated is passed once, as an output that has its elements already.
     read = [t for t in program.inputs if t.name not in program.updated]
     tensors = [*read, *program.outputs]

@@ -63,8 +63,7 @@ def export_onnx(
     ------
     ModelError, UnsupportedModelError : as `compile_onnx`; parts that numpy computes, or that only a
         run knows.
-    ArgumentError : `shapes` or `examples` that do not match the model; options that do not exist
-        for `to`.
+    ArgumentError : `shapes` or `examples` that do not match the model; options that `to` lacks.
     ToolchainError : there is no compiler for a library, or it failed.
     FileError : a file cannot be written; then none of them is.
     """
