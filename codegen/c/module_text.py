@@ -16,6 +16,7 @@ import numpy as np
 from codegen.c.convention import TEAM
 from codegen.c.function import CFunction, header_comment
 from codegen.c.instruction_text import definitions
+from codegen.c.openmp_text import MOST_THREADS, openmp_code, openmp_functions
 from codegen.c.prelude import prelude_for
 from codegen.c.team_text import team_code, team_functions, team_header
 from codegen.c.thread_memory import NAME as MEMORY
@@ -131,6 +132,7 @@ class Module:
         temporaries : what follows in the workspace
     weights : the bytes of constants; is_separate : whether callers pass these
     has_team : whether a run is passed a team of threads, see `codegen.c.team_text`
+    has_openmp : whether it is passed their number instead, see `codegen.c.openmp_text`
     flags : to compile with; macro : defined by compilers for machines with the instructions that
         the text was made for
     """
@@ -152,6 +154,7 @@ class Module:
     weights: bytes = b""
     is_separate: bool = False
     has_team: bool = False
+    has_openmp: bool = False
 
     @property
     def prefix(self) -> str:
@@ -192,6 +195,7 @@ class Module:
     def parameters(self) -> tuple[Declared, ...]:
         """What a run is passed."""
         team = [Declared(f"{self.name}_team *", "team")] if self.has_team else []
+        team = [Declared("int ", "threads")] if self.has_openmp else team
         own = Declared("void *", "workspace"), Declared("size_t ", "workspace_bytes")
         return (*self.tensors, *own, *team)
 
@@ -213,23 +217,31 @@ def header_text(module: Module) -> str:
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " */",
         f"#ifndef {p}_H", f"#define {p}_H", "",
-        *(["#include <pthread.h>"] if module.has_team else []), "#include <stddef.h>",
+        *([] if module.has_openmp or not module.has_team else ["#include <pthread.h>"]),
+        "#include <stddef.h>",
         "#include <stdint.h>", "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
         *_workspace_declared(module),
         "/* What a run returns. */", "enum {", *codes, "};", "",
-        *([team_header(n)] if module.has_team else []),
+        *([] if module.has_openmp or not module.has_team else [team_header(n)]),
         "/*", " * Runs it once.  Tensors are row-major and must not overlap:", " *",
         *(f" *   {line}" for line in _tensors(module)), " *",
         *_weights_comment(module),
         " * The workspace is memory for intermediate values: any content will do, none is kept.",
         " * Calls at once need one each.  On an error nothing was written.",
-        *([" * Without a team (NULL) it runs on one thread."] if module.has_team else []),
+        *([_THREADS_COMMENT[module.has_openmp]] if module.has_team else []),
         " */", f"{module.prototype};", "",
         "/* What an error code means. */", f"const char *{n}_error(int code);", "",
         "#ifdef __cplusplus", "}", "#endif", "", "#endif", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+#: What is said of threads, by whether they are OpenMP's.
+_THREADS_COMMENT = {
+    False: " * Without a team (NULL) it runs on one thread.",
+    True: f" * It runs on so many threads, 1 to {MOST_THREADS}; compiled without OpenMP, on one.",
+}
 
 
 def _workspace_declared(module: Module) -> list[str]:
@@ -279,14 +291,15 @@ def code_text(module: Module) -> str:
         functions += [header_comment(function.made_from, nodes), function.static_text, ""]
     body = [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
     if module.has_team:
-        functions[:0] = [team_code(module.name)]
-        body[:0] = [team_functions(module.name), *_calls(module)]
+        own = module.has_openmp
+        functions[:0] = [openmp_code() if own else team_code(module.name)]
+        body[:0] = [openmp_functions() if own else team_functions(module.name), *_calls(module)]
     helpers = prelude_for("\n".join([*setup, *functions, *body]))
     prelude = helpers.replace("static inline ", _INLINED)
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " *",
         f" * Compile it with, say: {command(module)}", " */",
-        f'#include "{module.name}.h"', *(["#include <sched.h>"] if module.has_team else []), "",
+        f'#include "{module.name}.h"', *_team_includes(module), "",
         *_guard(module), prelude, *setup,
     ]  # fmt: skip
     weights = weights_text(module)
@@ -295,12 +308,20 @@ def code_text(module: Module) -> str:
     return "\n".join([*lines, *functions, *body, weights])
 
 
+def _team_includes(module: Module) -> list[str]:
+    if module.has_openmp:
+        return ["#ifdef _OPENMP", "#include <omp.h>", "#endif"]
+    return ["#include <sched.h>"] if module.has_team else []
+
+
 def command(module: Module) -> str:
     """How to compile the file.
 
     gcc would note how vectors are passed to functions, but all of these are inlined.
     """
-    return " ".join(["cc", "-O2", "-Wno-psabi", *module.flags, "-c", f"{module.name}.c"])
+    openmp = ["-fopenmp"] if module.has_openmp else []
+    words = ["cc", "-O2", "-Wno-psabi", *openmp, *module.flags, "-c", f"{module.name}.c"]
+    return " ".join(words)
 
 
 def _guard(module: Module) -> list[str]:
@@ -412,12 +433,14 @@ def _run(module: Module) -> list[str]:
             given = f"(const unsigned char *)weights + {module.fixed[port.name]}"
             count = math.prod(port.extents) * port.dtype.bytes
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
+    if module.has_openmp:
+        lines.append(f"  if (threads < 1 || threads > {MOST_THREADS}) return {p}_THREADS;")
     lines += _workspace(module)
     if module.has_team:
         names = ", ".join(a.name for a in module.arguments)
         lines += [
             f"  struct fk_arguments given = {{{names}}};",
-            "  fk_run(team, fk_calls, &given);",
+            f"  fk_run({'threads' if module.has_openmp else 'team'}, fk_calls, &given);",
         ]
     else:
         lines += _steps(module)
@@ -475,6 +498,7 @@ def _workspace(module: Module) -> list[str]:
         return [*named, "  (void)workspace;", "  (void)workspace_bytes;"]
     p, slack = module.prefix, ALIGNMENT - 1
     threads = ["team == NULL ? 1 : team->threads"] if module.has_team else []
+    threads = ["threads"] if module.has_openmp else threads
     needed = f"{p}_WORKSPACE_BYTES" + (f"((size_t)({threads[0]}))" if threads else "")
     if module.sizes:
         needed = f"{module.name}_workspace_bytes({', '.join([*module.sizes, *threads])})"

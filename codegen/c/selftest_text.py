@@ -141,7 +141,8 @@ def _value(port: Parameter, element: str) -> str:
 def _main(module: Module) -> list[str]:
     passed = [p.name for p in (*module.inputs, *module.outputs)]
     passed += ["weights"] if _reads(module) else []
-    passed += ["workspace", "sizeof workspace", *(["NULL"] if module.has_team else [])]
+    alone = "1" if module.has_openmp else "NULL"
+    passed += ["workspace", "sizeof workspace", *([alone] if module.has_team else [])]
     call = f"{module.name}_run({', '.join(passed)})"
     lines = [f"int main({'int argc, char **argv' if _reads(module) else 'void'})", "{"]
     if _reads(module):

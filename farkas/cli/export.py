@@ -39,8 +39,9 @@ Examples:
     "with extensions such as +avx512_vnni.",
 )  # fmt: skip
 @click.option(
-    "--threads", default="none", show_default=True, metavar="none|pthread",
-    help="pthread: a team of threads, which the caller starts and passes to runs.",
+    "--threads", default="none", show_default=True, metavar="none|pthread|openmp",
+    help="pthread: a team of threads, which the caller starts and passes to runs; openmp: threads "
+    "of OpenMP, whose number is passed.",
 )  # fmt: skip
 @click.option("--name", help="Prefix of the names in C; default is the name of the file.")
 @click.option(

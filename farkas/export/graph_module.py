@@ -29,7 +29,10 @@ from runtime.network.pointer_order import pointer_order
 from runtime.reference.evaluate import evaluate
 
 #: What else a run has of names.
-_TAKEN = ("weights", "work", "workspace", "workspace_bytes", "code")
+_TAKEN = (
+    "weights", "work", "workspace", "workspace_bytes", "code", "team", "threads", "given", "me",
+    "argument",
+)  # fmt: skip
 
 
 def graph_module(
@@ -89,6 +92,7 @@ def graph_module(
         weights=constants + expected if needed else b"",
         is_separate=is_separate,
         has_team=convention.has_team,
+        has_openmp=convention.has_openmp,
     )
 
 

@@ -74,6 +74,7 @@ def kernel_module(
             for t in function.workspace
         ),
         has_team=convention.has_team,
+        has_openmp=convention.has_openmp,
     )
 
 

@@ -402,7 +402,7 @@ class Kernel:
         Parameters
         ----------
         path : of the C file; the header is beside it
-        isa, threads : the instruction set, and ``"none"`` or ``"pthread"``: see
+        isa, threads : the instruction set, and ``"none"``, ``"pthread"`` or ``"openmp"``: see
             `farkas.export_onnx`
         name : prefix of the names in C; by default the name of the file
 

@@ -42,8 +42,8 @@ def export_onnx(
         about shapes.  A run that is passed others returns an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
         ``x86-64-v4``, ``aarch64`` or ``rv64gcv``, with extensions such as ``+avx512_vnni``
-    threads : ``"none"``, one thread; or ``"pthread"``, a team of threads of POSIX, which the caller
-        starts and passes to runs
+    threads : ``"none"``, one thread; ``"pthread"``, a team of threads of POSIX, which the caller
+        starts and passes to runs; or ``"openmp"``, threads of OpenMP, whose number runs are passed
     name : prefix of the names in C; by default the name of the file
     weights : a file for the weights, which then are not in the C file: their bytes are passed to
         each run, from memory that is a multiple of 64
