@@ -101,6 +101,7 @@ class Convention:
 
     passes_memory : whether callers pass the memory of large arrays
     has_team : whether callers pass the thread's place in its team
+    has_openmp : whether OpenMP starts the threads of a team, see `codegen.c.openmp_text`
     vector_bytes : of the vectors of the machine that it is for; 0: of this one
     """
 
@@ -108,6 +109,7 @@ class Convention:
     printer: type[CPrinter]
     passes_memory: bool = False
     has_team: bool = False
+    has_openmp: bool = False
     vector_bytes: int = 0
 
     def on(self, machine: Machine) -> Convention:
@@ -133,6 +135,7 @@ TEAM = "fk_me"
 LIBRARY = Convention("library", CPrinter)
 SERIAL = Convention("serial", SerialPrinter, passes_memory=True)
 TEAMS = Convention("teams", TeamPrinter, passes_memory=True, has_team=True)
+OPENMP = replace(TEAMS, name="openmp", has_openmp=True)
 
 #: How exported C uses threads, by the name of the choice.
-THREADS: Mapping[str, Convention] = {"none": SERIAL, "pthread": TEAMS}
+THREADS: Mapping[str, Convention] = {"none": SERIAL, "pthread": TEAMS, "openmp": OPENMP}

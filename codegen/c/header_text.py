@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codegen.c.module import CODES, Module
+from codegen.c.openmp_text import MOST_THREADS
 from codegen.c.team_text import team_header
 
 
@@ -15,24 +16,31 @@ def header_text(module: Module) -> str:
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " */",
         f"#ifndef {p}_H", f"#define {p}_H", "",
-        *(["#include <pthread.h>"] if module.has_team else []), "#include <stddef.h>",
-        "#include <stdint.h>", "",
+        *([] if module.has_openmp or not module.has_team else ["#include <pthread.h>"]),
+        "#include <stddef.h>", "#include <stdint.h>", "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
         *_workspace_declared(module),
         "/* What a run returns. */", "enum {", *codes, "};", "",
-        *([team_header(n)] if module.has_team else []),
+        *([] if module.has_openmp or not module.has_team else [team_header(n)]),
         "/*", " * Runs it once.  Tensors are row-major and must not overlap:", " *",
         *(f" *   {line}" for line in _tensors(module)), " *",
         *_weights_comment(module),
         " * The workspace is memory for intermediate values: any content will do, none is kept.",
         " * Calls at once need one each.  On an error nothing was written"
         + (f", but for {p}_ELEMENT." if any(s.may_fail for s in module.steps) else "."),
-        *([" * Without a team (NULL) it runs on one thread."] if module.has_team else []),
+        *([_THREADS_COMMENT[module.has_openmp]] if module.has_team else []),
         " */", f"{module.prototype};", "",
         "/* What an error code means. */", f"const char *{n}_error(int code);", "",
         "#ifdef __cplusplus", "}", "#endif", "", "#endif", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+#: What is said of threads, by whether they are OpenMP's.
+_THREADS_COMMENT = {
+    False: " * Without a team (NULL) it runs on one thread.",
+    True: f" * It runs on so many threads, 1 to {MOST_THREADS}; compiled without OpenMP, on one.",
+}
 
 
 def _workspace_declared(module: Module) -> list[str]:

@@ -151,6 +151,7 @@ class Module:
         temporaries : what follows in the workspace
     weights : the bytes of constants; is_separate : whether callers pass these
     has_team : whether a run is passed a team of threads, see `codegen.c.team_text`
+    has_openmp : whether it is passed their number instead, see `codegen.c.openmp_text`
     isa : the instruction set that the functions are for
     others : the same for other instruction sets, of fewer features, with the same weights
     """
@@ -172,6 +173,7 @@ class Module:
     weights: bytes = b""
     is_separate: bool = False
     has_team: bool = False
+    has_openmp: bool = False
     others: tuple[Module, ...] = ()
 
     @property
@@ -239,6 +241,7 @@ class Module:
     def parameters(self) -> tuple[Declared, ...]:
         """What a run is passed."""
         team = [Declared(f"{self.name}_team *", "team")] if self.has_team else []
+        team = [Declared("int ", "threads")] if self.has_openmp else team
         own = Declared("void *", "workspace"), Declared("size_t ", "workspace_bytes")
         return (*self.tensors, *own, *team)
 

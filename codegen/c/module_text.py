@@ -17,6 +17,7 @@ from codegen.c.header_text import shapes_prototype, workspace_prototype
 from codegen.c.instruction_text import definitions
 from codegen.c.machine_check import check_headers, machine_check
 from codegen.c.module import CODES, Module, Parameter, Step, whole_bytes
+from codegen.c.openmp_text import MOST_THREADS, openmp_code, openmp_functions
 from codegen.c.prelude import HEADERS, prelude_for
 from codegen.c.section_text import (
     architecture_guard,
@@ -36,8 +37,7 @@ def code_text(module: Module, outside: str = "") -> str:
 
     outside : declares the weights, if something else defines them
     """
-    shared = [team_code(module.name), *_arguments(module)] if module.has_team else []
-    entry = [team_functions(module.name)] if module.has_team else []
+    shared, entry = _threads(module)
     entry += [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
     parts, checks = [_body(x) for x in module.sections], list[str]()
     own = parts if module.is_plain else []
@@ -47,13 +47,28 @@ def code_text(module: Module, outside: str = "") -> str:
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " *",
         f" * Compile it with, say: {command(module)}", " */",
-        f'#include "{module.name}.h"', *(["#include <sched.h>"] if module.has_team else []), "",
+        f'#include "{module.name}.h"', *_team_includes(module), "",
         *_guard(module), HEADERS, *_included(module), prelude,
     ]  # fmt: skip
     weights = "" if module.is_separate or outside else weights_text(module.weights)
     if weights or outside:
         lines += [outside or f"{weights_declared(module.weights)};", ""]
     return "\n".join([*lines, *shared, *parts, *checks, *entry, weights])
+
+
+def _threads(module: Module) -> tuple[list[str], list[str]]:
+    """What functions that share loops use, and what starts threads."""
+    if not module.has_team:
+        return [], []
+    if module.has_openmp:
+        return [openmp_code(), *_arguments(module)], [openmp_functions()]
+    return [team_code(module.name), *_arguments(module)], [team_functions(module.name)]
+
+
+def _team_includes(module: Module) -> list[str]:
+    if module.has_openmp:
+        return ["#ifdef _OPENMP", "#include <omp.h>", "#endif"]
+    return ["#include <sched.h>"] if module.has_team else []
 
 
 def _body(module: Module) -> str:
@@ -109,7 +124,9 @@ def command(module: Module) -> str:
 
     gcc would note how vectors are passed to functions, but all of these are inlined.
     """
-    return " ".join(["cc", "-O2", "-Wno-psabi", *module.flags, "-c", f"{module.name}.c"])
+    openmp = ["-fopenmp"] if module.has_openmp else []
+    words = ["cc", "-O2", "-Wno-psabi", *openmp, *module.flags, "-c", f"{module.name}.c"]
+    return " ".join(words)
 
 
 def _guard(module: Module) -> list[str]:
@@ -215,6 +232,8 @@ def _run(module: Module) -> list[str]:
             given = f"(const unsigned char *)weights + {module.fixed[port.name]}"
             count = math.prod(port.extents) * port.dtype.bytes
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
+    if module.has_openmp:
+        lines.append(f"  if (threads < 1 || threads > {MOST_THREADS}) return {p}_THREADS;")
     lines += _workspace(module)
     names = ", ".join(a.name for a in module.arguments)
     if module.has_team:
@@ -224,7 +243,8 @@ def _run(module: Module) -> list[str]:
         calls = "fk_calls" if module.is_plain else f"fk_{tag_of(section.isa)}calls"
         made = [f"  return {calls}({names});"]
         if module.has_team:
-            made = [f"  fk_run(team, {calls}, &given);", "  return given.code;"]
+            team = "threads" if module.has_openmp else "team"
+            made = [f"  fk_run({team}, {calls}, &given);", "  return given.code;"]
         if module.is_plain or not section.isa.architecture:
             return [*lines, *made, "}", ""]
         if is_checked(section.isa):
@@ -310,6 +330,7 @@ def _workspace(module: Module) -> list[str]:
         return ["  unsigned char *work = workspace;", "  (void)workspace_bytes;"]
     p, slack = module.prefix, ALIGNMENT - 1
     threads = ["team == NULL ? 1 : team->threads"] if module.has_team else []
+    threads = ["threads"] if module.has_openmp else threads
     needed = f"{p}_WORKSPACE_BYTES" + (f"((size_t)({threads[0]}))" if threads else "")
     if module.sizes:
         needed = f"{module.name}_workspace_bytes({', '.join([*module.sizes, *threads])})"

@@ -150,7 +150,7 @@ def _main(module: Module, sizes: Sequence[int]) -> list[str]:
     passed = [*given, *(p.name for p in (*module.inputs, *module.outputs))]
     passed += ["weights"] if _reads(module) else []
     passed += ["workspace", "bytes" if sizes else "sizeof workspace"]
-    passed += ["NULL"] if module.has_team else []
+    passed += ["1" if module.has_openmp else "NULL"] if module.has_team else []
     call = f"{module.name}_run({', '.join(passed)})"
     lines = [f"int main({'int argc, char **argv' if _reads(module) else 'void'})", "{"]
     if _reads(module):

@@ -30,20 +30,26 @@ int @NAME@_start(@NAME@_team *team, int threads);
 void @NAME@_stop(@NAME@_team *team);
 """
 
+#: How a thread, of a team or of OpenMP, finds its part of a loop.
+SHARES = """\
+/* The iterations of a loop. */
+static inline __attribute__((unused))
+int64_t fk_count(int64_t lower, int64_t upper, int64_t step)
+{ return lower < upper ? (upper - lower + step - 1) / step : 0; }
+
+/* The first of a thread's part of some iterations, or that of the next thread's. */
+static inline __attribute__((unused))
+int64_t fk_part(const fk_thread *me, int64_t count, int64_t next)
+{ return count * (me->number + next) / me->threads; }
+"""
+
 _CODE = """\
 /* A thread of a team, by its number. */
 typedef struct { @NAME@_team *team; int64_t number, threads; } fk_thread;
 
-/* The iterations of a loop. */
-static inline int64_t fk_count(int64_t lower, int64_t upper, int64_t step)
-{ return lower < upper ? (upper - lower + step - 1) / step : 0; }
-
-/* The first of a thread's part of some iterations, or that of the next thread's. */
-static inline int64_t fk_part(const fk_thread *me, int64_t count, int64_t next)
-{ return count * (me->number + next) / me->threads; }
-
+@SHARES@
 /* Pass some time. */
-static inline void fk_relax(int asked)
+static inline __attribute__((unused)) void fk_relax(int asked)
 {
   if (asked > 2000) sched_yield();
 #if defined __x86_64__ || defined __i386__
@@ -52,7 +58,7 @@ static inline void fk_relax(int asked)
 }
 
 /* Wait until all threads of the team are here. */
-static inline void fk_wait(const fk_thread *me)
+static inline __attribute__((unused)) void fk_wait(const fk_thread *me)
 {
   @NAME@_team *team = me->team;
   if (me->threads == 1) return;
@@ -156,7 +162,7 @@ def team_header(name: str) -> str:
 
 def team_code(name: str) -> str:
     """What functions that share loops call."""
-    return _filled(_CODE, name)
+    return _filled(_CODE.replace("@SHARES@", SHARES), name)
 
 
 def team_functions(name: str) -> str:

@@ -56,8 +56,9 @@ Examples:
     f" Default is {DEFAULT_ISA}, for WebAssembly wasm; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--threads", default="none", show_default=True, metavar="none|pthread",
-    help="pthread: a team of threads, which the caller starts and passes to runs.",
+    "--threads", default="none", show_default=True, metavar="none|pthread|openmp",
+    help="pthread: a team of threads, which the caller starts and passes to runs; openmp: threads "
+    "of OpenMP, whose number is passed.",
 )  # fmt: skip
 @click.option("--name", help="Prefix of the names in C, and name of the Python package; default is "
               "the name of the file.")  # fmt: skip

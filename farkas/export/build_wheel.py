@@ -77,10 +77,12 @@ def wheel(made: Exported, compiler: LibraryCompiler, version: str) -> tuple[str,
 
     Raises
     ------
-    ArgumentError : it cannot have this name, or version.
+    ArgumentError : it cannot have this name, or version, or threads of OpenMP.
     ToolchainError : the compiler fails.
     """
     check_package(made.name, version)
+    if made.module.has_openmp:
+        raise ArgumentError("threads of a wheel are 'none' or 'pthread', not 'openmp'")
     library = f"lib{made.name}.so"
     data = shared_library(made, compiler, library, _team_size(made))
     platforms = platform_tags(data, compiler.processor)

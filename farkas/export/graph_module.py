@@ -34,7 +34,10 @@ from runtime.network.layouts import apply_layouts, choose_layouts
 from runtime.reference.evaluate import evaluate
 
 #: What else a run has of names.
-_TAKEN = ("weights", "work", "workspace", "workspace_bytes", "code")
+_TAKEN = (
+    "weights", "work", "workspace", "workspace_bytes", "code", "team", "threads", "given", "me",
+    "argument",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +108,7 @@ def graph_module(
         weights=pool.bytes if needed else b"",
         is_separate=is_separate,
         has_team=convention.has_team,
+        has_openmp=convention.has_openmp,
     )
 
 

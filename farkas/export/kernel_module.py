@@ -17,7 +17,7 @@ from farkas.export.joined import joined
 from farkas.export.sizes import SizeText
 from poly.errors import ArgumentError
 from poly.ir.expr import Size
-from poly.ir.program import Program
+from poly.ir.program import Program, Tensor
 from poly.machine.isa import DEFAULT_ISA, Isa, find_isas
 from poly.schedule.schedule import Schedule
 
@@ -74,14 +74,15 @@ def kernel_module(
         isa,
         sizes={called: size for size, called in names.items()},
         conditions=tuple((sizes.text(c), sizes.shown(c)) for c in program.constraints),
-        temporaries=tuple(
-            Temporary(
-                own[t.name], C_TYPES[t.dtype.name], (Storage(sizes.shape(t.shape), t.dtype.bytes),)
-            )
-            for t in function.workspace
-        ),
+        temporaries=tuple(_temporary(own[t.name], t, sizes) for t in function.workspace),
         has_team=convention.has_team,
+        has_openmp=convention.has_openmp,
     )
+
+
+def _temporary(name: str, tensor: Tensor, sizes: SizeText) -> Temporary:
+    storage = Storage(sizes.shape(tensor.shape), tensor.dtype.bytes)
+    return Temporary(name, C_TYPES[tensor.dtype.name], (storage,))
 
 
 def export_kernel(

@@ -404,8 +404,8 @@ class Kernel:
         ----------
         path : of the C file or the library; the header is beside it
         to : ``"c"``, or ``"shared"`` or ``"static"`` for a library
-        isa, threads : the instruction set or several of them, and ``"none"`` or ``"pthread"``: see
-            `farkas.export_onnx`
+        isa, threads : the instruction set or several of them, and ``"none"``, ``"pthread"`` or
+            ``"openmp"``: see `farkas.export_onnx`
         name : prefix of the names in C; by default the name of the file
         cc : the compiler of a library, see `farkas.export_onnx`
 

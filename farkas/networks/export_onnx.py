@@ -50,7 +50,7 @@ def export_onnx(
     isa : the instruction set: ``generic``, ``x86-64-v2``, ``x86-64-v3`` (the default),
         ``x86-64-v4``, ``aarch64``, ``rv64gcv`` or ``wasm``, with extensions such as
         ``+avx512_vnni``; or several, of which a run takes the best that the machine has
-    threads : ``"none"``, one thread; or ``"pthread"``, a team that the caller starts and passes
+    threads : ``"none"``; ``"pthread"``, a team that the caller starts; or ``"openmp"``, a number
     name : prefix of the names in C, and name of the package; by default the name of the file
     weights : a file for the weights, whose bytes are then passed to each run
     selftest : whether to write a program ``NAME_test.c`` as well, which compares with what Farkas

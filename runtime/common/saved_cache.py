@@ -18,7 +18,7 @@ class SavedCache(Cache):
 
     def __init__(self, cache: Cache, saved: Mapping[str, Mapping[str, bytes]]) -> None:
         """saved : by key, files by name"""
-        super().__init__(cache.directory, cache.limit)
+        self.__dict__.update(vars(cache))  # it is checked already, and may have a stand-in
         self._saved = saved
 
     def get(self, key: str, unread: str | None = None) -> Entry | None:

@@ -142,19 +142,110 @@ def test_teams_of_threads(compiler: str, sanitizer: str, tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr[:2000]
 
 
+OPENMP_MAIN = """
+#include "k.h"
+#include <stdio.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+static float x[64 * 96], y[64 * 96], z[64 * 96];
+static unsigned char workspace[1 << 20];
+static int run(int threads, float *out)
+{ return k_run(64, 96, x, out, workspace, sizeof workspace, threads); }
+int main(void)
+{
+  for (int n = 0; n < 64 * 96; n++) x[n] = (float)(n % 23) - 11;
+  if (run(1, y) != K_OK) return 1;
+  if (run(0, z) != K_THREADS || run(1025, z) != K_THREADS) return 2;
+  for (int threads = 1; threads < 5; threads++) {
+    for (int n = 0; n < 200; n++) {
+      memset(z, 0, sizeof z);
+      if (run(threads, z) != K_OK) return 3;
+      if (memcmp(y, z, sizeof y) != 0) return 4;
+    }
+    if (k_run(-1, 96, x, z, workspace, sizeof workspace, threads) != K_SIZE) return 5;
+    if (k_workspace_bytes(64, 96, threads) > sizeof workspace) return 6;
+    if (k_run(64, 96, x, z, workspace, 1, threads) != K_WORKSPACE && k_workspace_bytes(64, 96, 1))
+      return 7;
+  }
+  int bad = 0;
+  /* In a region of the caller's, where there may be no other threads. */
+  #ifdef _OPENMP
+  #pragma omp parallel num_threads(3) reduction(+:bad)
+  #endif
+  {
+    float own[64 * 96];
+    unsigned char memory[1 << 16];
+    for (int threads = 1; threads < 3; threads++) {
+      if (k_workspace_bytes(64, 96, threads) > sizeof memory) bad++;
+      else if (k_run(64, 96, x, own, memory, sizeof memory, threads) != K_OK) bad++;
+      else if (memcmp(y, own, sizeof y) != 0) bad++;
+    }
+  }
+  puts(bad ? "wrong" : "right");
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiler", "flags"),
+    [
+        ("gcc", ["-fopenmp"]),
+        ("gcc", ["-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]),
+        ("gcc", []),
+        ("clang", []),
+        ("clang", ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]),
+    ],
+)
+def test_threads_of_openmp(compiler: str, flags: list[str], tmp_path: Path) -> None:
+    """The same results on any number of threads, also without OpenMP."""
+    made = fk.compile(SOFTMAX).export(tmp_path / "k.c", isa="generic", threads="openmp")
+    assert "#pragma omp barrier" in made.code and "pthread" not in made.code + made.header
+    assert "int threads)" in made.header and "-fopenmp" in made.code.partition("*/")[0]
+    (tmp_path / "main.c").write_text(OPENMP_MAIN)
+    line = [compiler, *FLAGS, *flags, "main.c", "k.c", "-lm", "-o", "main"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr[:2000]
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("threads", ["pthread", "openmp"])
+def test_without_shared_loops(compiler: str, threads: str, tmp_path: Path) -> None:
+    """No helper is left that nothing uses: a compiler would warn."""
+    kernel = fk.compile("def f(float32 x[3]) -> (y) { y[] = x[0] + x[2] }")
+    kernel.export(tmp_path / "k.c", isa="generic", threads=threads)
+    for flags in ([], ["-fopenmp"]) if compiler == "gcc" else ([],):
+        subprocess.run([compiler, *FLAGS, *flags, "-c", "k.c"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("threads", ["none", "pthread", "openmp"])
+def test_tensors_that_are_called_as_what_a_run_has(threads: str, tmp_path: Path) -> None:
+    kernel = fk.compile(
+        "def f(float32 team[N,M], float32 threads[N,M], float32 given[N], float32 me[N],"
+        " float32 argument[N], float32 workspace[N]) -> (work) { work[i] +=! team[i,j] *"
+        " threads[i,j] + given[i] + me[i] + argument[i] + workspace[i] }"
+    )
+    kernel.export(tmp_path / "k.c", isa="generic", threads=threads)
+    subprocess.run(["gcc", *FLAGS, "-c", "k.c"], cwd=tmp_path, check=True)
+
+
 def test_threads_that_do_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="threads is 'tbb'; there are none, pthread"):
+    with pytest.raises(ArgumentError, match="threads is 'tbb'; there are none, pthread, openmp"):
         fk.compile(BLUR).export(tmp_path / "k.c", threads="tbb")
 
 
-@pytest.mark.parametrize("threads", ["none", "pthread"])
+@pytest.mark.parametrize("threads", ["none", "pthread", "openmp"])
 def test_kernels_of_fixed_sizes_say_what_they_need(threads: str, tmp_path: Path) -> None:
     """Temporaries and packed operands are in the workspace, whose size is a number then."""
     kernel = fk.compile(TWICE, sizes={"N": 90, "M": 160})
     made = kernel.export(tmp_path / "k.c", isa="generic", threads=threads)
     assert made.module.temporaries and made.module.memory
     assert made.workspace >= 2 * 90 * 160 * 4
-    arguments, ends = ("(1)", ", NULL") if threads == "pthread" else ("", "")
+    ways = {"none": ("", ""), "pthread": ("(1)", ", NULL"), "openmp": ("(1)", ", 1")}
+    arguments, ends = ways[threads]
     (tmp_path / "main.c").write_text(
         '#include "k.h"\n#include <stdlib.h>\n'
         "static float a[180 * 160], b[160 * 160], y[180 * 160];\n"

@@ -198,7 +198,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "net_run(" in (tmp_path / "net.h").read_text()
 
 
-@pytest.mark.parametrize("threads", ["none", "pthread"])
+@pytest.mark.parametrize("threads", ["none", "pthread", "openmp"])
 @pytest.mark.parametrize("separate", [False, True])
 def test_the_selftest(separate: bool, threads: str, tmp_path: Path) -> None:
     """It passes, and fails on other weights."""

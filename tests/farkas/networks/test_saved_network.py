@@ -411,6 +411,32 @@ def test_the_command_line(cli: Cli, tmp_path: Path, small: bytes, away: Away) ->
         assert failed.exit_code in (1, 2) and message in failed.output
 
 
+def run_apart(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process without a compiler."""
+    environment = {**os.environ, "PATH": "/nowhere", **env}
+    environment.pop("CC", None)
+    environment["PYTHONPATH"] = str(Path(fk.__file__).parent.parent)
+    if "FARKAS_CACHE_DIR" not in env:
+        del environment["FARKAS_CACHE_DIR"]
+    return subprocess.run(
+        [sys.executable, "-c", text], cwd=folder, env=environment, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+
+
+def test_a_home_that_cannot_be_written(small: bytes, tmp_path: Path) -> None:
+    """Libraries are put into a temporary folder then."""
+    (tmp_path / "m.fkm").write_bytes(small)
+    (tmp_path / "file").touch()
+    text = """if True:
+        import numpy as np, farkas as fk
+        print(fk.load("m.fkm").run({"x": np.ones((6, 4), np.float32)})["y"].tolist()[5])
+    """
+    done = run_apart(text, tmp_path, XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert done.stdout == "[18.0, 22.0, 26.0]\n", done.stderr
+    assert "CacheWarning" in done.stderr
+
+
 def test_a_process_without_a_compiler(small: bytes, tmp_path: Path) -> None:
     """Threads and quick calls come from the file, too."""
     (tmp_path / "m.fkm").write_bytes(small)
@@ -425,11 +451,5 @@ def test_a_process_without_a_compiler(small: bytes, tmp_path: Path) -> None:
         graph = model.compiled[0]
         assert graph._quick((x,), None, 1, None) is not NotImplemented
     """
-    env = {**os.environ, "PATH": "/nowhere", "FARKAS_CACHE_DIR": str(tmp_path / "empty")}
-    env.pop("CC", None)
-    env["PYTHONPATH"] = str(Path(fk.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-c", text], cwd=tmp_path, env=env, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
+    done = run_apart(text, tmp_path, FARKAS_CACHE_DIR=str(tmp_path / "empty"))
     assert done.returncode == 0, done.stderr
