@@ -183,18 +183,35 @@ def check_exported(
 
 def _exported(case: Case, arrays: Mapping[str, Array], isa: str, is_open: bool) -> Exported:
     """A case as C for inputs of these shapes; those that decide about shapes are fixed."""
-    shapes = {n: a.shape for n, a in arrays.items()}
-    examples: dict[str, int] = {}
-    model = case.model
-    if is_open:
-        model = opened(case.model)
-        shapes = {n: s for n, s in shapes.items() if min(s, default=2) < 2}
-        free = {n: a.shape for n, a in arrays.items() if n not in shapes}
-        examples = {f"{n}_{axis}": size for n, s in free.items() for axis, size in enumerate(s)}
+    if not is_open:
+        return exported_for(case.model, arrays, isa)
+    small = {n: a.shape for n, a in arrays.items() if min(a.shape, default=2) < 2}
+    free = {n: a.shape for n, a in arrays.items() if n not in small}
+    examples = {f"{n}_{axis}": size for n, s in free.items() for axis, size in enumerate(s)}
+    return exported_for(opened(case.model), arrays, isa, small, examples)
+
+
+def exported_for(
+    model: Any,
+    arrays: Mapping[str, Array],
+    isa: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    examples: Mapping[str, int] | None = None,
+) -> Exported:
+    """A model as C for inputs of these shapes; those that decide about shapes are fixed.
+
+    shapes : of some inputs, where the sizes of others are open; examples : of open sizes
+
+    Raises
+    ------
+    FarkasError : it cannot be exported.
+    """
+    if shapes is None:
+        shapes = {n: a.shape for n, a in arrays.items()}
     values: dict[str, Array] = {}
     while True:
         fixed = tuple(f"{n}_" for n in values)
-        left = {n: size for n, size in examples.items() if not n.startswith(fixed)}
+        left = {n: size for n, size in (examples or {}).items() if not n.startswith(fixed)}
         try:
             return exported(model, "m", isa=isa, shapes=shapes, values=values, examples=left)
         except ModelError as error:
