@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from poly.ir.graph import Call, Graph, GraphNode
 from runtime.common.arguments import Array
@@ -30,7 +30,8 @@ class Sharing:
         return isinstance(node, Call) and node.outputs[0] not in self.joined
 
 
-class Life(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Life:
     """The numbers of the first and the last node that use a storage, and its bytes."""
 
     first: int

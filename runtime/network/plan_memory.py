@@ -74,17 +74,17 @@ def _pack(lives: Mapping[str, Life], alignment: int) -> tuple[dict[str, int], in
     offsets: dict[str, int] = {}
     total = 0
     for name in largest_first(lives):
-        first, last, count = lives[name]
-        need = up_to(max(count, 1), alignment)
+        life = lives[name]
+        need = up_to(max(life.bytes, 1), alignment)
         at = 0
         for offset, end, a, b in sorted(placed):
-            if b < first or last < a:
+            if b < life.first or life.last < a:
                 continue
             if at + need <= offset:
                 break
             at = max(at, end)
         offsets[name] = at
-        placed.append((at, at + need, first, last))
+        placed.append((at, at + need, life.first, life.last))
         total = max(total, at + need)
     return offsets, total
 

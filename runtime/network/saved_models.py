@@ -20,7 +20,7 @@ from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.built import Built
 from runtime.network.cpu_model import CpuModel
-from runtime.network.memory_plan import MemoryPlan, Sharing
+from runtime.network.memory_plan import Life, MemoryPlan, Sharing
 from runtime.network.model_store import block_of, empty_block, parts_of, views_of
 
 #: The classes of programs, which records consist of.
@@ -53,7 +53,7 @@ class SavedModel:
 
 #: The classes of compiled graphs.
 MODEL_CLASSES = (
-    *PROGRAM_CLASSES, Call, View, Graph, Port, Sharing, MemoryPlan, CompileReport, SavedModel,
+    *PROGRAM_CLASSES, Call, View, Graph, Port, Sharing, MemoryPlan, Life, CompileReport, SavedModel,
 )  # fmt: skip
 
 

@@ -16,8 +16,12 @@ def share_places(lives: Mapping[str, Life]) -> tuple[tuple[str, ...], ...]:
     """The storages of each place: the largest first, each in the first place that is free."""
     places: list[list[str]] = []
     for name in largest_first(lives):
-        first, last, _ = lives[name]
-        free = (p for p in places if all(lives[n].last < first or last < lives[n].first for n in p))
+        own = lives[name]
+        free = (
+            p
+            for p in places
+            if all(lives[n].last < own.first or own.last < lives[n].first for n in p)
+        )
         place = next(free, None)
         if place is None:
             places.append([name])
