@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from codegen.c.machine_check import feature_macros
+from codegen.c.vector_math import MVEC_PROBE
 from poly.machine.isa import Isa
 
 _NAMES = re.compile(r"/\*.*?\*/|\bfk_\w+", re.DOTALL)
@@ -64,8 +65,14 @@ def section_text(text: str, isa: Isa, shared: Collection[str]) -> str:
 
 
 def _answered(text: str, isa: Isa) -> str:
-    """What the preprocessor is asked about features, as 1 or 0."""
+    """What the preprocessor is asked about features, as 1 or 0.
+
+    Functions of glibc on vectors are left to gcc: clang passes vectors as the flags say, and not as
+    the attribute does, which is in memory where the function expects registers.
+    """
     macros = feature_macros(isa)
+    for_gcc = MVEC_PROBE.replace("defined(__GLIBC__)", "defined(__GLIBC__) && !defined(__clang__)")
+    text = text.replace(MVEC_PROBE, for_gcc)
 
     def answer(found: re.Match[str]) -> str:
         return found[0] if found[1] not in macros else str(int(macros[found[1]]))

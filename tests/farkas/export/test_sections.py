@@ -21,7 +21,8 @@ from farkas.cli.main import main
 from farkas.networks.export_network import exported
 from poly.errors import ArgumentError
 from poly.machine.isa import find_isa, find_isas
-from tests.conformance.exported import FLAGS, build, run
+from tests.conformance.exported import FLAGS, build, check_exported, run
+from tests.conformance.official import cases
 from tests.farkas.export.test_export_onnx import COMPILERS, INPUTS, MODEL
 
 HAS_ZIG = importlib.util.find_spec("ziglang") is not None
@@ -278,3 +279,14 @@ def test_instructions_of_users(compiler: str, tmp_path: Path) -> None:
     kernel.export(tmp_path / "k.c", isa="x86-64-v3")
     with pytest.raises(ArgumentError, match="'moved8' has a setup"):
         kernel.export(tmp_path / "k.c", isa="x86-64-v3,x86-64-v4")
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("isa", ["generic", *SEVERAL])
+def test_functions_of_the_library_on_vectors(isa: str, compiler: str) -> None:
+    """clang passes vectors to them as its flags say, whatever the attributes of functions are."""
+    flags = Path("/proc/cpuinfo").read_text()
+    if {"x86-64-v3": "avx2", "x86-64-v4": "avx512vl"}.get(isa, "") not in flags:
+        pytest.skip(f"this machine lacks {isa}")
+    (case,) = (c for c in cases("test_lrn") if c.name == "test_lrn")  # it has a power
+    check_exported(case, [compiler], isa)
