@@ -26,7 +26,7 @@ static const char *read_image(const char *path)
   if (fscanf(file, "P6 %d %d %d", &width, &height, &most) != 3 || fgetc(file) == EOF
       || most != 255 || width < 1 || height < 1 || width > 1 << 14 || height > 1 << 14) {
     fclose(file);
-    return "it is no binary PPM file";
+    return "it is not a binary PPM file";
   }
   const size_t bytes = (size_t)width * (size_t)height * 3;
   unsigned char *pixels = malloc(bytes);

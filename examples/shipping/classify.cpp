@@ -24,7 +24,7 @@ std::vector<float> read_image(const std::string &path)
   file.get();
   const auto fits = [](int n) { return 0 < n && n <= 1 << 14; };
   if (!file || kind != "P6" || most != 255 || !fits(width) || !fits(height))
-    throw std::runtime_error(path + ": it is no binary PPM file");
+    throw std::runtime_error(path + ": it is not a binary PPM file");
   std::vector<unsigned char> pixels(static_cast<std::size_t>(width) * height * 3);
   if (!file.read(reinterpret_cast<char *>(pixels.data()), static_cast<std::streamsize>(pixels.size())))
     throw std::runtime_error(path + ": it is too short");

@@ -23,10 +23,10 @@ MOST_BYTES = 1 << 26
 
 
 def image_of(data: bytes) -> np.ndarray:
-    """The input for a picture.  Raises `ValueError` if it is no binary PPM file."""
+    """The input for a picture.  Raises `ValueError` if it is not a binary PPM file."""
     words = data.split(maxsplit=3)
     if len(words) < 4 or words[0] != b"P6" or not words[3].startswith(b"255"):
-        raise ValueError("it is no binary PPM file")
+        raise ValueError("it is not a binary PPM file")
     width, height = int(words[1]), int(words[2])
     picture = np.frombuffer(words[3][4:], np.uint8).reshape(height, width, 3)
     side = SHAPE[2]
