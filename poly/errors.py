@@ -168,7 +168,7 @@ class CacheError(FarkasError):
 class SavedFileError(FarkasError):
     """A file of `save` that cannot be loaded here.
 
-    It is damaged, is no such file, or was saved for another machine or by another version.
+    It is damaged, is not a file of `save`, or was saved for another machine or by another version.
     """
 
 

@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -99,18 +100,38 @@ def write_files(files: Mapping[str | Path, bytes]) -> None:
     ------
     FileError : one cannot be written; nothing is left behind.
     """
+    _write_all({path: partial(_put, data) for path, data in files.items()})
+
+
+def write_stream(path: str | Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file bit by bit; it appears as a whole or not at all.
+
+    Raises
+    ------
+    FileError : it cannot be written; nothing is left behind.
+    """
+    _write_all({path: write})
+
+
+def _put(data: bytes, file: BinaryIO) -> None:
+    file.write(data)
+
+
+def _write_all(files: Mapping[str | Path, Callable[[BinaryIO], None]]) -> None:
+    """Write files, each by a function; see `write_files`."""
     stored: list[tuple[str, Path]] = []
     path: str | Path = ""
     try:
-        for path, data in files.items():
+        for path, write in files.items():
             target = Path(os.path.realpath(path))
             if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-                target.write_bytes(data)
+                with target.open("wb") as file:
+                    write(file)
                 continue
             handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}-", dir=target.parent)
             stored.append((name, target))
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                write(file)
                 _set_mode(file.fileno(), target)
         while stored:
             name, target = stored[0]
@@ -122,30 +143,6 @@ def write_files(files: Mapping[str | Path, bytes]) -> None:
         for name, _ in stored:
             with contextlib.suppress(OSError):
                 os.unlink(name)
-
-
-def write_stream(path: str | Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file bit by bit; it appears as a whole or not at all.
-
-    Raises
-    ------
-    FileError : it cannot be written; nothing is left behind.
-    """
-    stored = ""
-    try:
-        target = Path(os.path.realpath(path))
-        handle, stored = tempfile.mkstemp(prefix=f".{target.name[:64]}-", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            _set_mode(file.fileno(), target)
-        os.replace(stored, target)
-        stored = ""
-    except (OSError, ValueError) as error:
-        raise FileError(f"cannot write {path}: {_reason(error)}") from None
-    finally:
-        if stored:
-            with contextlib.suppress(OSError):
-                os.unlink(stored)
 
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ def platform_tags(library: bytes, processor: str) -> tuple[str, ...]:
 
     Raises
     ------
-    ToolchainError : it is no library of Linux for processors of 64 bits.
+    ToolchainError : it is not a 64-bit library of Linux.
     """
     glibc = oldest_glibc(library)
     if glibc is None:

@@ -19,7 +19,7 @@ def needed_libraries(library: bytes) -> tuple[str, ...]:
 
     Raises
     ------
-    ToolchainError : it is no library of Linux for processors of 64 bits.
+    ToolchainError : it is not a 64-bit library of Linux.
     """
     if library[:6] != b"\x7fELF\x02\x01":
         raise ToolchainError("the compiler has made no library of Linux for a 64-bit processor")

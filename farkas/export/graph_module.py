@@ -96,7 +96,7 @@ def graph_module(
         tuple(inputs),
         tuple(outputs),
         tuple((k.function, tuple(c.origin for c in calls)) for calls, k in made.kernels),
-        tuple(places.steps()),
+        places.steps,
         isa,
         sizes={sizes.names[s]: whole.labels[s] for s in graph.sizes},
         conditions=tuple((sizes.text(c), sizes.shown(c)) for c in conditions),

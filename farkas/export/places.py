@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 from codegen.c.convention import Convention
 from codegen.c.function import CFunction
@@ -13,11 +14,9 @@ from codegen.c.type_names import C_TYPES
 from codegen.routines.forms import c_routine
 from farkas.export.sizes import SizeText
 from poly.ir.graph import Argument, Call, Routine
-from runtime.network.bind_sizes import graph_at
-from runtime.network.built import scratch_bytes
+from runtime.network.bind_sizes import plan_at
 from runtime.network.generate_graph import SCRATCH, GeneratedGraph
 from runtime.network.memory_plan import MemoryPlan
-from runtime.network.plan_memory import plan_memory
 from runtime.network.pointer_order import pointer_order
 from runtime.network.share_places import share_places
 
@@ -26,8 +25,7 @@ def plan_for(made: GeneratedGraph, examples: Sequence[int]) -> MemoryPlan:
     """The memory plan for example sizes, in the order of the graph's."""
     if made.plan is not None:
         return made.plan
-    env, fixed, sharing = graph_at(made.graph, examples, made.sharing)
-    return plan_memory(fixed, scratch_bytes(made.scratch, env), sharing)
+    return plan_at(made.graph, examples, made.sharing, made.scratch)[2]
 
 
 class Places:
@@ -67,7 +65,7 @@ class Places:
 
     def temporaries(self) -> Iterator[Temporary]:
         """The places of storages whose sizes are known in a run, as far as a step names them."""
-        named = {word for step in self.steps() for word in re.findall(r"\w+", step.text)}
+        named = {word for step in self.steps for word in re.findall(r"\w+", step.text)}
         for n, storages in enumerate(self.shared):
             if _place(n) not in named:
                 continue
@@ -95,8 +93,12 @@ class Places:
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def steps(self) -> Iterator[Step]:
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
         """The calls in order, then the outputs that are copies."""
+        return tuple(self._steps())
+
+    def _steps(self) -> Iterator[Step]:
         calls = {call.name for call in self.made.calls}
         graph = self.made.graph
         for node in graph.nodes:

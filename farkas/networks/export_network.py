@@ -31,8 +31,6 @@ from runtime.common.random_arrays import random_array
 if TYPE_CHECKING:
     from farkas.export.graph_module import Whole
 
-    pass
-
 Array = np.ndarray[Any, np.dtype[Any]]
 #: A network as a function of its inputs by name.
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]

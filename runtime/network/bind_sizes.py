@@ -8,7 +8,9 @@ from dataclasses import replace
 from poly.errors import ArgumentError
 from poly.ir.expr import Size
 from poly.ir.graph import Graph, View
-from runtime.network.memory_plan import Sharing, value_bytes
+from runtime.network.built import Scratch, scratch_bytes
+from runtime.network.memory_plan import MemoryPlan, Sharing, value_bytes
+from runtime.network.plan_memory import plan_memory
 
 
 def size_axes(graph: Graph) -> tuple[tuple[int, int], ...]:
@@ -44,3 +46,14 @@ def graph_at(
         if isinstance(node, View) and counts[node.input] != counts[node.output]:
             raise ArgumentError(f"{node.origin}: sizes {given} do not fit")
     return env, fixed, replace(sharing, bytes=counts)
+
+
+def plan_at(
+    graph: Graph, sizes: Sequence[int], sharing: Sharing, scratch: Scratch
+) -> tuple[dict[str, int], Graph, MemoryPlan]:
+    """The values of all sizes, the graph with concrete shapes, and the plan of its memory.
+
+    scratch : of calls; the others are those of `graph_at`, also for what is raised
+    """
+    env, fixed, shared = graph_at(graph, sizes, sharing)
+    return env, fixed, plan_memory(fixed, scratch_bytes(scratch, env), shared)

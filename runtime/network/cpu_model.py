@@ -38,11 +38,10 @@ from runtime.cpu.fast_call import plan_bytes, quick_calls
 from runtime.cpu.openmp_pool import check_parallel
 from runtime.cpu.shared_library import load_network
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.bind_sizes import graph_at
-from runtime.network.built import Built, scratch_bytes
+from runtime.network.bind_sizes import plan_at
+from runtime.network.built import Built
 from runtime.network.compiled_graph import CompiledGraph
 from runtime.network.memory_plan import MemoryPlan, fill_copied
-from runtime.network.plan_memory import plan_memory
 from runtime.network.pointer_order import pointer_order
 from runtime.network.profile import Timing, check_repeat, time_calls
 
@@ -256,8 +255,7 @@ class CpuModel(CompiledGraph):
             return found
         built, graph, env, memory = self.built, self.graph, dict[str, int](), self.built.plan
         if memory is None:
-            env, graph, sharing = graph_at(self.graph, sizes, built.sharing)
-            memory = plan_memory(graph, scratch_bytes(built.scratch, env), sharing)
+            env, graph, memory = plan_at(graph, sizes, built.sharing, built.scratch)
         work = sum(work_of_program(n.program, env) for n in self.calls)
         found = self._plans[sizes] = CallPlan(
             {n: graph.shape(n) for n in (*graph.inputs, *graph.outputs)},

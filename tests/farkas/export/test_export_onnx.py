@@ -219,7 +219,8 @@ def test_the_selftest(separate: bool, threads: str, tmp_path: Path) -> None:
         assert subprocess.run(words[:1], capture_output=True).returncode == 2
 
 
-def test_inputs_that_decide_about_shapes_are_fixed(tmp_path: Path) -> None:
+def reshaping() -> ModelProto:
+    """A network whose second input decides about the shape of its output."""
     node = helper.make_node("Reshape", ["x", "to"], ["y"])
     ports = [
         helper.make_tensor_value_info(n, t, s)
@@ -229,7 +230,11 @@ def test_inputs_that_decide_about_shapes_are_fixed(tmp_path: Path) -> None:
         )
     ]  # fmt: skip
     graph = helper.make_graph([node], "g", ports[:2], ports[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_inputs_that_decide_about_shapes_are_fixed(tmp_path: Path) -> None:
+    model = reshaping()
     with pytest.raises(ModelError, match=r"elements of 'to' decide about shapes, first in Reshape"):
         exported(model, "m")
     made = exported(model, "m", isa="generic", values={"to": np.array([3, 2])})

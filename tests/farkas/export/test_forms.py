@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper
 
 import farkas as fk
 from codegen.c.selftest_text import selftest_text
@@ -27,7 +26,7 @@ from farkas.export.elf import needed_libraries, oldest_glibc
 from poly.errors import ArgumentError, FarkasError, ToolchainError
 from poly.machine.isa import find_isas
 from tests.conformance.exported import FLAGS, run
-from tests.farkas.export.test_export_onnx import INPUTS, MODEL
+from tests.farkas.export.test_export_onnx import INPUTS, MODEL, reshaping
 
 HAS_ZIG = importlib.util.find_spec("ziglang") is not None
 needs_zig = pytest.mark.skipif(not HAS_ZIG, reason="ziglang is not installed")
@@ -195,16 +194,7 @@ def test_a_wheel_is_what_it_says(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_fixed_need_not_be_passed(tmp_path: Path) -> None:
-    node = helper.make_node("Reshape", ["x", "to"], ["y"])
-    ports = [
-        helper.make_tensor_value_info(n, t, s)
-        for n, t, s in (
-            ("x", TensorProto.FLOAT, [6]), ("to", TensorProto.INT64, [2]),
-            ("y", TensorProto.FLOAT, None),
-        )
-    ]  # fmt: skip
-    graph = helper.make_graph([node], "g", ports[:2], ports[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = reshaping()
     values = {"to": np.array([3, 2])}
     made = fk.export_onnx(model, tmp_path, to="wheel", name="net", values=values)
     install(next(iter(made.files)), tmp_path / "site")
