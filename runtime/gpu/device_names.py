@@ -57,7 +57,7 @@ def read_name(name: str) -> DeviceName:
 
     Raises
     ------
-    ArgumentError : it is not a device name, or has an unknown option.
+    ArgumentError : it is not a device name, or has an option that is unknown or impossible.
     """
     device, *options = name.split(",")
     kind, colon, which = device.partition(":")
@@ -74,7 +74,10 @@ def read_name(name: str) -> DeviceName:
             advice = "did you mean" if get_close_matches(option.lower(), [TF32]) else "there is"
             raise ArgumentError(f"{name!r} has an unknown option {option!r}; {advice} {TF32!r}")
     which = which.lstrip("0") if which.isdecimal() else which
-    return DeviceName(kind, which, bool(options))
+    found = DeviceName(kind, which, bool(options))
+    if kind == OPENCL:
+        found.machine(ANY)  # refused by name, whether or not there is a device
+    return found
 
 
 def emulated(name: DeviceName) -> GpuMachine:
