@@ -29,6 +29,7 @@ from codegen.loops.verify import verify_loops
 from poly.ir.expr import Size, walk
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program, Tensor
+from poly.ir.rounding import rounds_to_integers
 from poly.machine.cpu import host_machine
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
@@ -57,6 +58,16 @@ class MadeFrom:
         """The program and the text of a schedule."""
         steps = tuple(map(str, schedule.steps))
         return MadeFrom(schedule.program, steps, str(schedule), schedule.digest, schedule.exact)
+
+    @property
+    def fuses_products(self) -> bool:
+        """Whether the compiler may make one operation, rounded once, of a product and a sum."""
+        return fuses_products(self.program, self.exact)
+
+
+def fuses_products(program: Program, exact: bool) -> bool:
+    """See `MadeFrom.fuses_products`."""
+    return not exact and not rounds_to_integers(program)
 
 
 @dataclass(frozen=True)

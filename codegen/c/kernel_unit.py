@@ -11,6 +11,7 @@ from codegen.c.function import (
     CNest,
     argument_order,
     emit_function,
+    fuses_products,
     header_comment,
     identifier,
     team,
@@ -105,8 +106,9 @@ def _units(function: CFunction, about: str, entry: str) -> tuple[str, ...]:
 
 
 def flags_for(schedule: Schedule) -> tuple[str, ...]:
-    """Compiler flags that a schedule needs: exact mode forbids fused multiply-adds."""
-    return ("-ffp-contract=off",) if schedule.exact else ()
+    """Compiler flags that a schedule needs."""
+    fuses = fuses_products(schedule.program, schedule.exact)
+    return () if fuses else ("-ffp-contract=off",)
 
 
 def _entry(function: CFunction, symbol: str, written: Program) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
+from itertools import groupby
 
 from codegen.c.convention import TEAM
 from codegen.c.function import header_comment
@@ -39,7 +40,7 @@ def code_text(module: Module, outside: str = "") -> str:
     """
     shared, entry = _threads(module)
     entry += [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
-    parts, checks = [_body(x) for x in module.sections], list[str]()
+    parts, checks = [_body(x, _fuses(module)) for x in module.sections], list[str]()
     own = parts if module.is_plain else []
     prelude = _prelude("\n".join([*shared, *own, *entry]))
     if not module.is_plain:
@@ -71,12 +72,20 @@ def _team_includes(module: Module) -> list[str]:
     return ["#include <sched.h>"] if module.has_team else []
 
 
-def _body(module: Module) -> str:
-    """The functions of one instruction set, and one that makes all calls."""
+def _body(module: Module, may_fuse: bool) -> str:
+    """The functions of one instruction set, and one that makes all calls.
+
+    may_fuse : see `_fuses`
+    """
     used = definitions(i for f, _ in module.functions for i in f.instructions)
     lines = [line for line in used if not line.startswith(_INCLUDE)]
-    for function, nodes in module.functions:
-        lines += [header_comment(function.made_from, nodes), function.static_text, ""]
+    for fuses, several in groupby(module.functions, lambda made: made[0].made_from.fuses_products):
+        texts = [
+            line
+            for function, nodes in several
+            for line in (header_comment(function.made_from, nodes), function.static_text, "")
+        ]
+        lines += texts if fuses == may_fuse else [_APART, *texts, _AGAIN]
     return "\n".join([*lines, *module.routines, *_calls(module)])
 
 
@@ -131,19 +140,38 @@ def command(module: Module) -> str:
 
 def _guard(module: Module) -> list[str]:
     """Lines that refuse another machine, and say how arithmetic is meant, whatever the flags."""
-    exact = any(f.made_from.exact for f, _ in module.functions)
-    contract = ("off", "OFF") if exact else ("fast", "ON")
+    fuses = _fuses(module)
     return [
         *architecture_guard([x.isa for x in module.sections]),
         "#ifdef __GNUC__",
         '#pragma GCC diagnostic ignored "-Wpsabi"',
         "#endif",
         "#ifdef __clang__",
-        f"#pragma STDC FP_CONTRACT {contract[1]}",
+        f"#pragma STDC FP_CONTRACT {'ON' if fuses else 'OFF'}",
         "#elif defined __GNUC__",
-        f'#pragma GCC optimize ("fp-contract={contract[0]}", {_WRAPPING})',
+        f'#pragma GCC optimize ("fp-contract={"fast" if fuses else "off"}", {_WRAPPING})',
         "#endif",
     ]
+
+
+def _fuses(module: Module) -> bool:
+    """Whether the compiler may fuse products and sums, but for functions that say otherwise."""
+    return any(f.made_from.fuses_products for x in module.sections for f, _ in x.functions)
+
+
+#: Around functions that give the same integers whether or not a machine has fused multiply-adds.
+_APART = """#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#elif defined __GNUC__
+#pragma GCC push_options
+#pragma GCC optimize ("fp-contract=off")
+#endif"""
+_AGAIN = """#ifdef __clang__
+#pragma STDC FP_CONTRACT ON
+#elif defined __GNUC__
+#pragma GCC pop_options
+#endif
+"""
 
 
 #: Integers wrap around, and nothing reads errno or exceptions.

@@ -8,7 +8,7 @@ from poly.ir.dtypes import DType
 from poly.ir.operators import OPS
 
 #: Functions that `codegen.c.vector_math` implements for float32.
-OWN = frozenset("exp log tanh sigmoid erf".split())
+OWN = frozenset("exp log tanh sigmoid erf pow".split())
 #: Helpers of `codegen.c.prelude` that wrap around, for compilers which assume no overflow.
 WRAPPING = frozenset("add sub mul neg".split())
 #: Scalar helpers of `codegen.c.prelude`.

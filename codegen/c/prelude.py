@@ -13,6 +13,7 @@ from codegen.c.operator_text import OWN
 from codegen.c.type_names import C_TYPES, LANES, PATTERNS, SCHEDULE, UNROLLED, suffix
 from codegen.c.vector_helpers import lane_prelude
 from poly.ir.dtypes import DTYPES, DType
+from poly.ir.operators import OPS
 
 #: Included by all generated C.
 HEADERS = """\
@@ -100,8 +101,9 @@ def _for_floats(d: DType, define: _Define) -> None:
     define("floordiv", "ab", f"return floor{f}(a / b);")
     if d.bits == 32:
         for name in sorted(OWN):  # the same values as in vector lanes
-            v = "fk_splat_f32x4(x)"
-            define(f"near_{name}", "x", f"fk_f32x4 v = fk_near_{name}_f32x4({v}); return v[0];")
+            given = "x" if OPS[name].arity == 1 else "ab"
+            v = ", ".join(f"fk_splat_f32x4({x})" for x in given)
+            define(f"near_{name}", given, f"fk_f32x4 v = fk_near_{name}_f32x4({v}); return v[0];")
 
 
 def _for_signed(d: DType, u: str, define: _Define) -> None:

@@ -1,8 +1,9 @@
 """Functions such as exp on vectors of float32, as GCC vector C, and libmvec's vector functions.
 
 `V` stands for the vector type, `M` for the vector of int32 of the same length, `S` for the suffix
-of its helpers.  Polynomials are minimax fits of our own.  The stated errors, in units in the last
-place, were measured at every 61st float32, with and without fused multiply-adds.
+of its helpers, and `D`, `Q` and `T` for those of float64 and int64 of that length.  Polynomials on
+floats are minimax fits of our own, those on doubles Taylor series.  The stated errors, in units in
+the last place, were measured at every 61st float32, with and without fused multiply-adds.
 
 A helper not defined here calls glibc's vector math (libmvec, 2.35 or later on x86-64, up to
 4 units in the last place) if available, else the C library lane by lane.
@@ -102,6 +103,47 @@ static inline V fk_near_erf_S(V x)
   const V large = 1.0f - fk_near_exp_S(g);
   return fk_select_S((M)(a < 1.0f), x * q + x, (V)((M)large | ((M)x & INT32_MIN)));
 }""",
+    "pow": """\
+/* x^y to 0.51 ulp, as 2^(y log2|x|) in doubles, with the sign and the special values of C. */
+static inline V fk_near_pow_S(V x, V y)
+{
+  /* |x| = 2^n m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) */
+  const D a = __builtin_convertvector(fk_abs_S(x), D);
+  const Q bits = (Q)a - 0x3fe6a09e667f3bcd;
+  const D n = (D)(((bits + ((int64_t)1024 << 52)) >> 52) | 0x4330000000000000) - (0x1p52 + 1024.0);
+  const D m = (D)((bits & 0xfffffffffffff) + 0x3fe6a09e667f3bcd);
+  const D s = (m - 1.0) / (m + 1.0), z = s * s;
+  D q = z * (1.0 / 11) + 1.0 / 9;
+  q = q * z + 1.0 / 7;
+  q = q * z + 1.0 / 5;
+  q = q * z + 1.0 / 3;
+  D log2 = n + ((s * z) * q + s) * 0x1.71547652b82fep+1;
+  log2 = fk_select_T((Q)(a > 0.0), log2, fk_splat_T(-INFINITY));
+  log2 = fk_select_T((Q)(a < INFINITY), log2, a);
+  /* 2^t with t = k + r and |r| <= 1/2; the result is 0 or infinite where t is cut */
+  D t = __builtin_convertvector(y, D) * log2;
+  t = fk_select_T((Q)(t > 256.0), fk_splat_T(256.0), t);
+  t = fk_select_T((Q)(t < -256.0), fk_splat_T(-256.0), t);
+  const D shifted = t + 0x1.8p+52; /* k in the lowest bits */
+  const D r = (t - (shifted - 0x1.8p+52)) * 0x1.62e42fefa39efp-1;
+  D p = r * (1.0 / 40320) + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  V w = __builtin_convertvector((D)((Q)p + ((Q)shifted << 52)), V);
+  /* floats from 2^24 on are even */
+  const M large = (M)(fk_abs_S(y) >= 0x1p+24f);
+  const M number = __builtin_convertvector((V)((M)y & ~large & (M)(y == y)), M);
+  const M whole = large | (M)(__builtin_convertvector(number, V) == y);
+  w = (V)((M)w | ((M)x & whole & ((number & 1) << 31)));
+  w = fk_select_S((M)(x < 0.0f) & (M)(x > -INFINITY) & ~whole, fk_splat_S(NAN), w);
+  const M one = (M)(x == -1.0f) & (M)(fk_abs_S(y) == INFINITY);
+  return fk_select_S(one | (M)(x == 1.0f) | (M)(y == 0.0f), fk_splat_S(1.0f), w);
+}""",
 }
 
 
@@ -115,13 +157,15 @@ def own_helper(fn: str, lanes: int) -> str:
     names = {
         "V": f"fk_f32x{lanes}",
         "M": f"fk_i32x{lanes}",
+        "D": f"fk_f64x{lanes}",
+        "Q": f"fk_i64x{lanes}",
         "LANES": str(lanes),
         "SCALES": scales.get(lanes, "0"),
     }
     text = OWN_TEXT[fn]
     for short, name in names.items():
         text = _word(text, short, name)
-    return text.replace("_S(", f"_f32x{lanes}(")
+    return text.replace("_S(", f"_f32x{lanes}(").replace("_T(", f"_f64x{lanes}(")
 
 
 def _word(text: str, short: str, name: str) -> str:

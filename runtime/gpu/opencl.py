@@ -273,7 +273,23 @@ def _devices(cl: Any) -> list[Any]:
     if not found:
         names = ", ".join(p.name for p in platforms)
         raise ToolchainError(f"there is no OpenCL device on any platform ({names}); {advice}")
-    return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
+    usable = [device for device in found if not _is_unknown(device)]
+    if not usable:
+        version = found[0].platform.version.partition("  ")[0].strip()
+        raise ToolchainError(
+            f"{version} {UNKNOWN_PROCESSOR}, and compiles nothing for it; install a later PoCL: "
+            "apt install pocl-opencl-icd, or conda install pocl"
+        )
+    return sorted(usable, key=lambda d: not d.type & cl.device_type.GPU)
+
+
+#: What is wrong with a PoCL that is older than the processor.
+UNKNOWN_PROCESSOR = "does not know this processor"
+
+
+def _is_unknown(device: Any) -> bool:
+    """Whether a PoCL has no name for the processor: its compiler refuses the one that it uses."""
+    return re.search(r"pthread-\S+-generic$", device.version.strip()) is not None
 
 
 def _devices_of(cl: Any, platform: Any) -> list[Any]:

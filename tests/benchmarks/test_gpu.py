@@ -314,6 +314,7 @@ def test_a_run_without_a_gpu(
 ) -> None:
     if device == "opencl":
         pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+        find_device("opencl")
     keep = tmp_path / "now.json"
     done = run(
         "--device", device, "--tiny", "--quick", "--only", f"mm9|{name}",

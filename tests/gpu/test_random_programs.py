@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.find_device import find_device
 from tests.gpu import random_programs
 from tests.gpu.layers import missing_layers
 from tests.gpu.random_programs import judge
@@ -20,6 +21,7 @@ def sweep(start: int, end: int, *layers: str) -> None:
     for layer in layers:
         if layer == "opencl":
             pytest.importorskip("pyopencl", reason="pip install 'farkas[opencl]'")
+            find_device("opencl")
         if layer in missing_layers():
             pytest.skip(f"nothing runs in {layer} here")
         command += ["--layer", layer]

@@ -235,9 +235,25 @@ def test_a_platform_without_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         find_device("opencl", Cache(tmp_path))
 
 
-def test_no_such_opencl_device(cache: Cache) -> None:
+def test_a_compiler_older_than_the_processor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-    device = cl.get_platforms()[0].get_devices()[0]
+    platform = SimpleNamespace(name="Portable Computing Language", version="OpenCL 3.0 PoCL 3.0 ")
+    device = SimpleNamespace(
+        version="OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic", platform=platform
+    )
+    platform.get_devices = lambda: [device]
+    monkeypatch.setattr(cl, "get_platforms", lambda: [platform])
+    with pytest.raises(fk.ToolchainError) as caught:
+        find_device("opencl:pthread", Cache(tmp_path))
+    assert "OpenCL 3.0 PoCL 3.0 does not know this processor" in str(caught.value)
+    assert "apt install pocl-opencl-icd" in str(caught.value)
+
+
+def test_no_such_opencl_device(cache: Cache) -> None:
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    device = find_device("opencl", cache).device  # type: ignore[attr-defined]
     for which in ("99", "nobody's"):
         with pytest.raises(fk.ToolchainError) as caught:
             find_device(f"opencl:{which}", cache)

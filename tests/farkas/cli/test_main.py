@@ -19,6 +19,7 @@ from farkas.cli.run import _complete
 from farkas.targets.stages import STAGES
 from poly.ir.dtypes import FLOAT32
 from poly.ir.port import Port
+from runtime.find_device import find_device
 from tests.farkas.conftest import ROOT, Cli, Command
 
 MATMUL = "C[i,j] +=! A[i,k] * B[k,j]"
@@ -286,6 +287,7 @@ def test_toolchain_says_what_devices_there_are(cli: Cli, monkeypatch: pytest.Mon
         return {label: text for label, text in found}
 
     pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    find_device("opencl")
     assert rows()["opencl"].startswith("<OpenClDevice ")
     monkeypatch.setenv("FARKAS_CUDA", "cuda-bindings")
     for package in ("pyopencl", "cuda", "cuda.bindings"):

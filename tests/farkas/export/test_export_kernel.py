@@ -263,3 +263,21 @@ def test_kernels_of_fixed_sizes_say_what_they_need(threads: str, tmp_path: Path)
     subprocess.run(line, cwd=tmp_path, check=True)
     done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_integers_do_not_depend_on_fused_operations(compiler: str, tmp_path: Path) -> None:
+    # Fused, the sum would be the product's rounding error, not 0.
+    a, b = draw(1000), draw(1000)
+    c = -(a * b)
+    text = "def f(float32 A[N], float32 B[N], float32 C[N]) -> (Y) "
+    integers = text + "{ Y[i] = int32((A[i] * B[i] + C[i]) * 1e9) }"
+    kernel = fk.compile(integers)
+    assert not kernel(a, b, c).any()
+    run = Module(kernel.export(tmp_path / "f.c", isa="x86-64-v3"), tmp_path, compiler)
+    y = np.ones(1000, np.int32)
+    assert run((1000,), a, b, c, y) == 0
+    assert not y.any()
+    floats = fk.compile(text + "{ Y[i] = A[i] * B[i] + C[i] }")
+    if "fma" in Path("/proc/cpuinfo").read_text():
+        assert floats(a, b, c).any()
