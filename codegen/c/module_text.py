@@ -128,14 +128,18 @@ def _included(module: Module) -> list[str]:
     return lines
 
 
-def command(module: Module) -> str:
-    """How to compile the file.
+def command(module: Module, cc: str = "cc", has_test: bool = False) -> str:
+    """How to compile the file; with its test, to a program.
 
     gcc would note how vectors are passed to functions, but all of these are inlined.
     """
     openmp = ["-fopenmp"] if module.has_openmp else []
-    words = ["cc", "-O2", "-Wno-psabi", *openmp, *module.flags, "-c", f"{module.name}.c"]
-    return " ".join(words)
+    words = [cc, "-O2", "-Wno-psabi", *openmp, *module.flags]
+    if not has_test:
+        return " ".join([*words, "-c", f"{module.name}.c"])
+    threads = ["-pthread"] if module.has_team and not module.has_openmp else []
+    files = [f"{module.name}.c", f"{module.name}_test.c"]
+    return " ".join([*words, *threads, *files, "-lm", "-o", module.name])
 
 
 def _guard(module: Module) -> list[str]:

@@ -180,7 +180,7 @@ def _main(module: Module, sizes: Sequence[int]) -> list[str]:
         "  clock_t start = clock(), now = start;",
         f"  for (; now - start < {SECONDS} * CLOCKS_PER_SEC; now = clock(), runs++)",
         f"    {call};",
-        '  printf("%ld runs, %.4f ms each\\n", runs, '
+        '  printf("%ld run%s, %.4g ms each\\n", runs, runs == 1 ? "" : "s", '
         "1e3 * (double)(now - start) / CLOCKS_PER_SEC / (double)runs);",
         *(["  free(workspace);"] if sizes else []),
         '  puts(bad ? "FAILED" : "passed");',

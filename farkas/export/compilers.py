@@ -104,6 +104,15 @@ def find_compiler(isas: Sequence[Isa], cc: str | None = None) -> LibraryCompiler
     return LibraryCompiler((*zig, "cc", "-target", target), (*zig, "ar"), processor)
 
 
+def compiler_name(isas: Sequence[Isa]) -> str:
+    """What a C compiler for some instruction sets is called here: ``cc``, or GNU's for others."""
+    processors = {_PLATFORMS[isa.architecture][0] for isa in isas if isa.architecture}
+    if len(processors) != 1 or processors == {_host()}:
+        return "cc"
+    (processor,) = processors
+    return "clang --target=wasm32" if processor == "wasm32" else f"{processor}-linux-gnu-gcc"
+
+
 def _host() -> str:
     name = platform.machine().lower()
     return _SAME.get(name, name)
@@ -113,6 +122,7 @@ def _zig(processor: str) -> tuple[str, ...]:
     if importlib.util.find_spec("ziglang") is None:
         raise ToolchainError(
             f"compiling for {processor} needs a compiler for it, such as zig, which is not "
-            "installed: pip install 'farkas[cross]', or pass cc=…"
+            "installed: pip install 'farkas[cross]' (in a clone, '.[cross]'); or name one with "
+            "cc=, on the command line --cc"
         )
     return (sys.executable, "-m", "ziglang")

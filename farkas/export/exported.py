@@ -15,6 +15,7 @@ from codegen.c.header_text import header_text
 from codegen.c.module import Module
 from codegen.c.module_text import code_text, command
 from farkas.console.files import write_files
+from farkas.export.compilers import compiler_name
 from poly.errors import ArgumentError
 
 
@@ -129,8 +130,10 @@ class Exported:
         if not self.module.sizes:
             bound = self.module.bound
             lines[0] += f": workspace {self.workspace} bytes ({bound} are the least of any plan)"
-        if any(path.suffix == ".c" for path in self.files):
-            lines.append(f"compile with: {command(self.module)}")
+        texts = [path for path in self.files if path.suffix == ".c"]
+        if texts:
+            cc = compiler_name([section.isa for section in self.module.sections])
+            lines.append(f"compile with: {command(self.module, cc, has_test=len(texts) > 1)}")
         return "\n".join(lines)
 
 

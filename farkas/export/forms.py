@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from farkas.console.files import output_folder
@@ -17,9 +18,13 @@ FORMS = {
     "wasm": "a WebAssembly module, and JavaScript that runs it",
 }
 
+#: How names of what is written end, where that is always the same.
+_SUFFIXES = {"c": ".c", "wasm": ".wasm"}
+
 
 def check_form(
     form: str,
+    path: str | os.PathLike[str],
     *,
     selftest: bool = False,
     weights: bool = False,
@@ -30,7 +35,8 @@ def check_form(
 
     Raises
     ------
-    ArgumentError : there is no such form, or it has none of these options.
+    ArgumentError : there is no such form, or it has none of these options, or the name of what is
+        written is that of something else.
     """
     if form not in FORMS:
         raise ArgumentError(f"to is {form!r}; there are {', '.join(FORMS)}")
@@ -42,6 +48,11 @@ def check_form(
         raise ArgumentError(f"a version is for a wheel, not for {form!r}")
     if cc and form == "c":
         raise ArgumentError("C is not compiled: cc is for libraries, wheels and WebAssembly")
+    suffix, ends = Path(path).suffix, _SUFFIXES.get(form)
+    if ends not in (None, suffix):
+        raise ArgumentError(f"{os.fspath(path)} is {FORMS[form]}: end its name in {ends}")
+    if form == "wheel" and suffix == ".whl":
+        raise ArgumentError(f"{os.fspath(path)} is the folder of a wheel, which names itself")
 
 
 def write_form(

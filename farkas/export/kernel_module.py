@@ -97,7 +97,7 @@ def export_kernel(
     cc: str | None = None,
 ) -> Exported:
     """Write a program as a C file and a header, or as a library; see `Kernel.export`."""
-    check_form(to, cc=cc is not None)
+    check_form(to, path, cc=cc is not None)
     if to not in ("c", "shared", "static"):
         raise ArgumentError(f"a kernel is exported to 'c', 'shared' or 'static', not to {to!r}")
     chosen, called = find_isas(isa or DEFAULT_ISA), name or named_after(path, to)

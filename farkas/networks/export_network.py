@@ -55,7 +55,7 @@ def export_network(
     run : computes what the selftest expects; options : as for `exported`
     """
     check_form(
-        to, selftest=selftest is not False, weights=weights is not None,
+        to, path, selftest=selftest is not False, weights=weights is not None,
         version=version is not None, cc=cc is not None,
     )  # fmt: skip
     name = name or _named(source, path, to)

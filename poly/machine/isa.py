@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 from poly.errors import ArgumentError
 from poly.machine.cpu import Machine
@@ -89,6 +90,20 @@ ISAS: Mapping[str, Isa] = {
     )
 }
 
+#: What others call some of them.
+_OTHER_NAMES = {
+    "arm64": "aarch64",
+    "armv8": "aarch64",
+    "neon": "aarch64",
+    "riscv": "rv64gcv",
+    "riscv64": "rv64gcv",
+    "sse4": "x86-64-v2",
+    "x86-64": "x86-64-v2",
+    "avx2": "x86-64-v3",
+    "avx512": "x86-64-v4",
+    "wasm32": "wasm",
+}
+
 #: What code is exported for by default: all processors of x86 since 2015, about.
 DEFAULT_ISA = "x86-64-v3"
 
@@ -103,7 +118,9 @@ def find_isa(name: str) -> Isa:
     base, *more = name.split("+")
     found = ISAS.get(base)
     if found is None:
-        raise ArgumentError(f"there is no instruction set {base!r}; there are {', '.join(ISAS)}")
+        meant = _OTHER_NAMES.get(base.lower(), next(iter(get_close_matches(base, ISAS, 1)), ""))
+        advice = f"did you mean {meant!r}?" if meant else f"there are {', '.join(ISAS)}"
+        raise ArgumentError(f"there is no instruction set {base!r}; {advice}")
     return found.having(more)
 
 

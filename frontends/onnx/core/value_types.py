@@ -222,11 +222,11 @@ def check_shapes(shapes: Shapes, inputs: Sequence[ValueInfoProto]) -> None:
     ------
     ArgumentError : if one does not.
     """
-    known = {i.name for i in inputs}
-    known |= {name_of(d) for i in inputs for d in i.type.tensor_type.shape.dim} - {""}
+    names = {i.name for i in inputs}
+    sizes = {name_of(d) for i in inputs for d in i.type.tensor_type.shape.dim} - {""}
     for name in shapes:
-        if name not in known:
-            listed = ", ".join(f"'{printable(n)}'" for n in sorted(known)) or "none"
-            raise ArgumentError(
-                f"shapes names '{printable(name)}'; the inputs and dynamic dimensions are {listed}"
-            )
+        if name in names | sizes:
+            continue
+        listed = ", ".join(f"'{printable(n)}'" for n in sorted(names | sizes)) or "none"
+        there = "the inputs and dynamic dimensions are" if sizes else "all sizes are fixed; inputs:"
+        raise ArgumentError(f"shapes names '{printable(name)}'; {there} {listed}")

@@ -95,8 +95,10 @@ def test_a_schedule_of_ones_own_is_kept(tmp_path: Path) -> None:
     kernel = fk.compile(BLUR).with_schedule("fuse S0_init, S0: y, x\nunroll S0: u\nunroll S0: v")
     made = kernel.export(tmp_path / "blur.c", isa="generic")
     assert "unroll S0: u" in made.code and "split" not in made.code
-    with pytest.raises(ArgumentError, match="there is no instruction set"):
+    with pytest.raises(ArgumentError, match="no instruction set 'z80'; there are generic, x86-64-"):
         kernel.export(tmp_path / "x.c", isa="z80")
+    with pytest.raises(ArgumentError, match="'arm64'; did you mean 'aarch64'"):
+        kernel.export(tmp_path / "x.c", isa="arm64")
 
 
 MAIN = """

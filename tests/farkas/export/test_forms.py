@@ -293,7 +293,8 @@ def test_webassembly(separate: bool, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_written(options: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(FarkasError, match=message):
-        fk.export_onnx(MODEL, tmp_path / "net", **options)  # type: ignore[arg-type]
+        name = "net.wasm" if options.get("to") == "wasm" else "net"
+        fk.export_onnx(MODEL, tmp_path / name, **options)  # type: ignore[arg-type]
     assert not [*tmp_path.iterdir()]
 
 
@@ -350,3 +351,32 @@ def test_the_command_writes_all_forms(tmp_path: Path) -> None:
         assert "small.mjs: " in said("wasm", "-o", str(tmp_path / "small.wasm"))
     refused = CliRunner().invoke(main, [*words, "exe", "-o", str(tmp_path / "small")])
     assert refused.exit_code == 1 and "to is 'exe'" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "message"),
+    [
+        ("c", "net", r"net is a C file and a header: end its name in \.c"),
+        ("wasm", "net.js", r"net\.js is a WebAssembly module, .*: end its name in \.wasm"),
+        ("wheel", "net.whl", r"net\.whl is the folder of a wheel, which names itself"),
+    ],
+)
+def test_names_of_files_say_what_they_are(to: str, name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        fk.export_onnx(MODEL, tmp_path / name, to=to)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("isa", "test", "expected"),
+    [
+        ("x86-64-v3", False, "cc -O2 -Wno-psabi -c net.c"),
+        ("aarch64", False, "aarch64-linux-gnu-gcc -O2 -Wno-psabi -c net.c"),
+        ("rv64gcv", True, "riscv64-linux-gnu-gcc -O2 -Wno-psabi net.c net_test.c -lm -o net"),
+    ],
+)
+def test_what_is_written_says_how_to_compile_it(
+    isa: str, test: bool, expected: str, tmp_path: Path
+) -> None:
+    made = fk.export_onnx(MODEL, tmp_path / "net.c", isa=isa, selftest=test)
+    assert f"compile with: {expected}" in str(made).splitlines()
