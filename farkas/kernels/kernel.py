@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from poly.ir.program import Program
 from poly.ir.size_values import by_name
 from poly.schedule.schedule import Schedule
 from runtime.common.arguments import check_threads
+from runtime.common.exchange_call import exchange_call, given_by_name, is_foreign_call
 from runtime.cpu.loaded_kernel import LoadedKernel
 from runtime.cpu.toolchain import Toolchain
 from runtime.reference.verify import Report, verify
@@ -173,6 +175,7 @@ class Kernel:
         out: Any = None,
         threads: int | None = None,
         copy: bool = True,
+        like: Any = None,
         **named: Any,
     ) -> Any:
         """Run the kernel.
@@ -180,23 +183,61 @@ class Kernel:
         Parameters
         ----------
         arrays, named : the inputs, in order or by name; and by name the sizes that no input's
-            shape determines.  Nothing is converted; an input that is not C-contiguous and
-            aligned is copied first.
+            shape determines.  Arrays of numpy, torch and JAX, and others with ``__dlpack__``,
+            ``__array_interface__`` or ``__array__`` on the host; Python numbers and lists of them,
+            which take the element type that is declared, or that numpy would promote them to.
+            Nothing else is converted; an input that is not C-contiguous and aligned is copied
+            first.
         out : arrays to write to: one, a tuple of all outputs, or a mapping by name.
         threads : threads for this call.
         copy : False refuses inputs that would have to be copied.
+        like : what results are: ``"numpy"``, ``"torch"``, ``"jax"``, or as an array of one of them;
+            default is as the first input that is not numpy's.
         stream : (on a GPU only) the stream to run on: CUDA's handle or an object that has one, or
             an OpenCL queue.
 
         Returns
         -------
-        The output, or a tuple of outputs in the program's order: numpy arrays; on a GPU, if all
-        inputs are on it, `runtime.gpu.device.DeviceArray`.
+        The output, or a tuple of outputs in the program's order: arrays of numpy, or of `like`;
+        on a GPU, if all inputs are on it, `runtime.gpu.device.DeviceArray`.  JAX's types of 64 bits
+        are arrays of numpy while they are disabled there.
 
         Raises
         ------
         ArgumentError : an argument does not match the program's declaration.
         """
+        if like is None:
+            result = self._quick(arrays, out, threads, named)
+            if result is not NotImplemented:
+                return result
+        names, dtypes = self._inputs
+        slow = partial(self._slow, threads=threads, copy=copy)
+        if like is None and not is_foreign_call(names, arrays, named, out):
+            return slow(arrays, named, out)
+        values = given_by_name(names, arrays, named)
+        if values is None:
+            return slow(arrays, named, out)
+        sizes = {name: value for name, value in named.items() if name not in names}
+
+        def call(ready: Mapping[str, Any], out: Any) -> Any:
+            given = tuple(ready.values())
+            result = self._quick(given, out, threads, sizes)
+            return slow(given, sizes, out) if result is NotImplemented else result
+
+        return exchange_call(call, values, out, like, dtypes, self.target.runner.held(values))
+
+    @cached_property
+    def _inputs(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The names of the inputs, and numpy's element types of those that have one."""
+        if self._fixed is None:
+            return self._recipe.source.names, {}
+        inputs = self._fixed.program.inputs
+        return tuple(t.name for t in inputs), {t.name: t.dtype.numpy for t in inputs}
+
+    def _quick(
+        self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
+    ) -> Any:
+        """A call like an earlier one; else `NotImplemented`."""
         for loaded in self._loaded:
             if named:
                 result = loaded.quick_named(arrays, out, threads, named)
@@ -204,6 +245,17 @@ class Kernel:
                 result = loaded.quick(arrays, out, threads, None)
             if result is not NotImplemented:
                 return result
+        return NotImplemented
+
+    def _slow(
+        self,
+        arrays: tuple[Any, ...],
+        named: Mapping[str, Any],
+        out: Any,
+        threads: int | None,
+        copy: bool,
+    ) -> Any:
+        """A call for which nothing is prepared, with arrays of numpy or of the device."""
         compiled = self._fixed
         if compiled is None:
             compiled = self._variant(arrays, named)

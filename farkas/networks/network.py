@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from poly.errors import ArgumentError
 from poly.ir.port import Port
 from poly.ir.size_values import by_name
 from runtime.common.compile_report import CompileReport, Progress
+from runtime.common.exchange_call import exchange_call, is_foreign_run
 from runtime.network.profile import Timing, check_repeat
 
 if TYPE_CHECKING:
@@ -136,10 +138,12 @@ class Network:
         *,
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
+        like: Any = None,
     ) -> dict[str, Any]:
         """Run the network: arrays by input name in, arrays by output name out, in its order.
 
-        Arrays are numpy's; on a GPU they may be on the device.  If all inputs are, so are outputs
+        Arrays are those of numpy, torch or JAX, or have ``__dlpack__``, ``__array_interface__`` or
+        ``__array__``; on a GPU they may be on the device.  If all inputs are, so are outputs
         that are not given, as `runtime.gpu.device.DeviceArray`, and the call may return before they
         are done.  Shapes for which nothing is compiled yet are compiled first.
 
@@ -152,6 +156,8 @@ class Network:
         out : arrays to write to, for some or all outputs by name
         stream : on a GPU, the stream to run on: CUDA's handle or an object that has one, or an
             OpenCL queue
+        like : what outputs are: ``"numpy"``, ``"torch"``, ``"jax"``, or as an array of one of
+            them; default is as the first input that is not numpy's
 
         Raises
         ------
@@ -163,7 +169,17 @@ class Network:
         ToolchainError : a kernel of a GPU failed.
         """
         network = self._passed_further(inputs) or self
-        return network._executable.run(inputs, threads, out=out, stream=stream)
+        run = partial(network._executable.run, threads=threads, stream=stream)
+        if like is None and not is_foreign_run(inputs, out):
+            return run(inputs, out=out)
+        dtypes = {p.name: p.dtype.numpy for p in network.inputs if p.dtype is not None}
+        held = self.origin.target.runner.held(by_name("inputs", inputs))
+
+        def call(ready: Mapping[str, Any], out: Any) -> dict[str, Any]:
+            return run(ready, out=out)
+
+        found: dict[str, Any] = exchange_call(call, inputs, out, like, dtypes, held)
+        return found
 
     def _passed_further(self, inputs: Any) -> Network | None:
         """The network that takes arrays for some initializers, None if none are given."""

@@ -32,7 +32,7 @@ _address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # looked 
 
 MAX_THREADS = 4096
 #: Keyword arguments of calls that are not sizes.
-WORDS_OF_CALLS = frozenset({"out", "threads", "copy", "stream"})
+WORDS_OF_CALLS = frozenset({"out", "threads", "copy", "stream", "like"})
 #: Alignment in bytes of constants, temporaries and arenas.
 ALIGNMENT = 64
 #: numpy's flags of arrays that are read as they are (C-contiguous, aligned), and written.

@@ -1,0 +1,266 @@
+"""Arrays of other libraries: as numpy arrays that share their memory, and results in their kind.
+
+torch and JAX are known by name, since their results come back as what was given.  Everything else
+on the host is known by a protocol: ``__dlpack__``, ``__array_interface__`` or ``__array__``, which
+pandas, xarray, Arrow and many others have.  Python numbers, and lists of them, have no element type
+of their own; they take the one that is expected, if it can hold them.
+
+Nothing here imports another library: an object of one can only be there if it is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poly.errors import ArgumentError
+from poly.ir.dtypes import BFLOAT16
+from runtime.common.arguments import Array
+
+_Dtype = np.dtype[Any]
+#: DLPack's kinds of device whose memory is the host's: its own, and what a GPU can reach, too.
+_ON_HOST = (1, 3, 11)
+_NUMBERS = (bool, int, float)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose arrays are taken, and given back.
+
+    name : of its module
+    array : the name of their type in the module
+    to_numpy : an array of it as numpy's, with the name of the argument
+    from_numpy : an array of it that shares the memory of numpy's
+    """
+
+    name: str
+    array: str
+    to_numpy: Callable[[str, Any], Array]
+    from_numpy: Callable[[Array], Any]
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is one of its arrays, which all of the value's type are."""
+        found = getattr(sys.modules.get(self.name), self.array, None)
+        return isinstance(found, type) and isinstance(value, found)
+
+
+# --- the libraries that are known by name ---------------------------------------------------------
+
+
+def _of_torch(name: str, value: Any) -> Array:
+    torch = sys.modules["torch"]
+    if value.device.type != "cpu":
+        raise ArgumentError(
+            f"{name} is a tensor on {value.device}, but this runs on the CPU: pass {name}.cpu(), "
+            "or compile with target="
+        )
+    if value.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError(
+            f"{name} requires a gradient, which this does not compute: pass {name}.detach(), or "
+            "call it under torch.no_grad()"
+        )
+    try:
+        plain = value.detach()
+        if plain.dtype == torch.bfloat16:
+            bits: Array = plain.view(torch.int16).numpy()
+            return bits.view(BFLOAT16.numpy)
+        found: Array = plain.numpy()
+        return found
+    except (TypeError, RuntimeError) as error:  # sparse, quantised, without memory, …
+        raise ArgumentError(f"{name} has no memory that can be read: {_line(error)}") from None
+
+
+def _to_torch(array: Array) -> Any:
+    torch = sys.modules["torch"]
+    if array.dtype == BFLOAT16.numpy:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _of_jax(name: str, value: Any) -> Array:
+    jax = sys.modules["jax"]
+    if isinstance(value, jax.core.Tracer):
+        raise ArgumentError(
+            f"{name} is traced by JAX and has no elements yet: call this outside of jit, vmap and "
+            "grad"
+        )
+    if any(device.platform != "cpu" for device in value.devices()):
+        raise ArgumentError(
+            f"{name} is on {', '.join(map(str, value.devices()))}, but this runs on the CPU: pass "
+            f"jax.device_get({name}), or compile with target="
+        )
+    return np.asarray(value)
+
+
+def _to_jax(array: Array) -> Any:
+    jax = sys.modules["jax"]
+    if array.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+        return array  # JAX would halve it
+    return jax.numpy.asarray(array)
+
+
+LIBRARIES = (
+    Library("torch", "Tensor", _of_torch, _to_torch),
+    Library("jax", "Array", _of_jax, _to_jax),
+)
+
+
+#: The libraries of types that were seen.
+_LIBRARY_OF: dict[type, Library | None] = {np.ndarray: None}
+
+
+def _library_of(value: Any) -> Library | None:
+    kind = type(value)
+    if kind not in _LIBRARY_OF:
+        _LIBRARY_OF[kind] = next((x for x in LIBRARIES if x.has(value)), None)
+    return _LIBRARY_OF[kind]
+
+
+def library_of(values: Iterable[Any]) -> Library | None:
+    """The library of the first array that is not numpy's; None if all are, or of others."""
+    for value in values:
+        library = _library_of(value)
+        if library is not None:
+            return library
+    return None
+
+
+def library_like(like: Any) -> Library | None:
+    """The library that ``like=`` names, by its name or by one of its arrays; None for numpy.
+
+    Raises
+    ------
+    ArgumentError : neither.
+    """
+    if isinstance(like, str):
+        names = {library.name: library for library in LIBRARIES}
+        if like in names:
+            __import__(like)
+            return names[like]
+    found = library_of([like])
+    if found is None and not (isinstance(like, np.ndarray) or like == "numpy"):
+        known = ", ".join(repr(x) for x in ("numpy", *(library.name for library in LIBRARIES)))
+        raise ArgumentError(f"like={like!r} is neither of {known} nor an array of one of them")
+    return found
+
+
+# --- to numpy -------------------------------------------------------------------------------------
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether a value is no array of numpy's."""
+    return not isinstance(value, (np.ndarray, np.generic))
+
+
+def host_array(name: str, value: Any, dtype: _Dtype | None = None) -> Any:
+    """A value as a numpy array that shares its memory, or itself if no protocol is known for it.
+
+    name : of the argument, for messages
+    dtype : the element type that is expected, for Python numbers; None: numpy's choice
+
+    Raises
+    ------
+    ArgumentError : an array on another device, one that needs a gradient, or that has no memory; a
+        number that the type cannot hold; a list that is no array.
+    """
+    if not is_foreign(value):
+        return value
+    if isinstance(value, (*_NUMBERS, list, tuple)):
+        return _of_python(name, value, dtype)
+    library = _library_of(value)
+    return _of_protocol(name, value) if library is None else library.to_numpy(name, value)
+
+
+def _of_python(name: str, value: Any, dtype: _Dtype | None) -> Array:
+    """An array of Python numbers, or of a list that numpy would take."""
+    if dtype is not None and type(value) is float and dtype.kind == "f":
+        return np.asarray(value, dtype)
+    try:
+        natural = np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} is no array: {_line(error)}") from None
+    if dtype is None or natural.dtype == dtype or not _is_weak(value):
+        return natural
+    fits = np.result_type(natural.dtype, dtype).kind == dtype.kind or dtype == BFLOAT16.numpy
+    if not fits or (natural.dtype.kind == "b") != (dtype.kind == "b"):
+        raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError:
+        raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold") from None
+
+
+def _is_weak(value: Any) -> bool:
+    """Whether there are only numbers of Python, which have no element type, in a list."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_weak, value))
+    return type(value) in _NUMBERS
+
+
+def _of_protocol(name: str, value: Any) -> Any:
+    device = getattr(value, "__dlpack_device__", None)
+    if device is not None and device()[0] not in _ON_HOST:
+        return value
+    if getattr(value, "null_count", 0):
+        raise ArgumentError(f"{name} has {value.null_count} missing values: fill them")
+    if device is not None:
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, TypeError, RuntimeError, NotImplementedError):
+            pass  # a type that one of the two does not know
+    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
+        try:
+            return np.asarray(value)
+        except Exception as error:
+            what = type(value).__name__
+            raise ArgumentError(f"{name} is a {what} that is no array: {_line(error)}") from None
+    return value
+
+
+def weak_dtypes(values: Mapping[str, Any]) -> dict[str, _Dtype]:
+    """The element types that Python numbers take beside arrays, as numpy promotes them.
+
+    They get the arrays' common type, or numpy's for numbers of their kind: 2.5 is a float64 beside
+    int64, and a float32 beside float32.
+    """
+    strong = [v.dtype for v in values.values() if isinstance(v, (np.ndarray, np.generic))]
+    found = {}
+    for name, value in values.items():
+        if type(value) in _NUMBERS and strong:
+            found[name] = np.result_type(value, *strong)
+    return found
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def given_back(results: Any, library: Library | None, out: Sequence[tuple[Any, Any]] = ()) -> Any:
+    """Results as a library has them, and what was passed as ``out=`` as itself.
+
+    results : an array, a tuple of them, or several by name
+    library : None for numpy
+    out : what was passed, each with its numpy array
+    """
+    if isinstance(results, tuple):
+        return tuple(given_back(r, library, out) for r in results)
+    if isinstance(results, dict):
+        return {name: given_back(r, library, out) for name, r in results.items()}
+    for passed, array in out:
+        if array is results:
+            return passed
+    if library is None or not isinstance(results, np.ndarray):
+        return results
+    return library.from_numpy(results)
