@@ -147,6 +147,22 @@ static inline V fk_near_pow_S(V x, V y)
 }
 
 
+#: Of functions that compute in doubles: in halves where these would fill more than a vector, for
+#: which gcc has notes that no pragma silences.
+_HALVED = {"pow": 8}
+_HALVES = """\
+static inline V fk_near_FN_S(V x, V y)
+{
+  for (int part = 0; part < 2; part++) {
+    H a, b;
+    memcpy(&a, (const char *)&x + part * sizeof a, sizeof a);
+    memcpy(&b, (const char *)&y + part * sizeof b, sizeof b);
+    a = fk_near_FN_f32xHALF(a, b);
+    memcpy((char *)&x + part * sizeof a, &a, sizeof a);
+  }
+  return x;
+}"""
+
 #: Lane counts that AVX-512 can scale by powers of two, and the extension needed for each.
 _SCALES = {16: "F", 8: "VL", 4: "VL"}
 
@@ -163,6 +179,9 @@ def own_helper(fn: str, lanes: int) -> str:
         "SCALES": scales.get(lanes, "0"),
     }
     text = OWN_TEXT[fn]
+    if lanes > _HALVED.get(fn, lanes):
+        text = _HALVES.replace("FN", fn).replace("HALF", str(lanes // 2))
+        names["H"] = f"fk_f32x{lanes // 2}"
     for short, name in names.items():
         text = _word(text, short, name)
     return text.replace("_S(", f"_f32x{lanes}(").replace("_T(", f"_f64x{lanes}(")

@@ -29,7 +29,8 @@ class Exported(BackendRep):
 
     def run(self, inputs: Any, **options: Any) -> tuple[Any, ...]:
         """The outputs for inputs, in the order of the model or by name."""
-        names = [info.name for info in self.model.graph.input]
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        names = [i.name for i in self.model.graph.input if i.name not in constants]
         arrays: Mapping[str, Array] = (
             inputs
             if isinstance(inputs, Mapping)
