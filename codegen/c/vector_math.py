@@ -1,9 +1,9 @@
 """Functions such as exp on vectors of float32, as GCC vector C, and libmvec's vector functions.
 
 `V` stands for the vector type, `M` for the vector of int32 of the same length, `S` for the suffix
-of its helpers, and `D`, `Q` and `T` for those of float64 and int64 of that length.  Polynomials on
-floats are minimax fits of our own, those on doubles Taylor series.  The stated errors, in units in
-the last place, were measured at every 61st float32, with and without fused multiply-adds.
+of its helpers, and `D` and `Q` for the vectors of float64 and int64.  Polynomials on floats are
+minimax fits of our own, those on doubles Taylor series.  The stated errors, in units in the last
+place, were measured at every 61st float32, with and without fused multiply-adds.
 
 A helper not defined here calls glibc's vector math (libmvec, 2.35 or later on x86-64, up to
 4 units in the last place) if available, else the C library lane by lane.
@@ -104,7 +104,8 @@ static inline V fk_near_erf_S(V x)
   return fk_select_S((M)(a < 1.0f), x * q + x, (V)((M)large | ((M)x & INT32_MIN)));
 }""",
     "pow": """\
-/* x^y to 0.51 ulp, as 2^(y log2|x|) in doubles, with the sign and the special values of C. */
+/* x^y to 0.51 ulp, as 2^(y log2|x|) in doubles, with the sign and the special values of C.  No
+   function is passed doubles: of vectors longer than the machine's, gcc would note that. */
 static inline V fk_near_pow_S(V x, V y)
 {
   /* |x| = 2^n m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) */
@@ -117,13 +118,9 @@ static inline V fk_near_pow_S(V x, V y)
   q = q * z + 1.0 / 7;
   q = q * z + 1.0 / 5;
   q = q * z + 1.0 / 3;
-  D log2 = n + ((s * z) * q + s) * 0x1.71547652b82fep+1;
-  log2 = fk_select_T((Q)(a > 0.0), log2, fk_splat_T(-INFINITY));
-  log2 = fk_select_T((Q)(a < INFINITY), log2, a);
-  /* 2^t with t = k + r and |r| <= 1/2; the result is 0 or infinite where t is cut */
-  D t = __builtin_convertvector(y, D) * log2;
-  t = fk_select_T((Q)(t > 256.0), fk_splat_T(256.0), t);
-  t = fk_select_T((Q)(t < -256.0), fk_splat_T(-256.0), t);
+  const D log2 = n + ((s * z) * q + s) * 0x1.71547652b82fep+1;
+  /* 2^t with t = k + r and |r| <= 1/2 */
+  const D t = __builtin_convertvector(y, D) * log2;
   const D shifted = t + 0x1.8p+52; /* k in the lowest bits */
   const D r = (t - (shifted - 0x1.8p+52)) * 0x1.62e42fefa39efp-1;
   D p = r * (1.0 / 40320) + 1.0 / 5040;
@@ -135,6 +132,15 @@ static inline V fk_near_pow_S(V x, V y)
   p = p * r + 1.0;
   p = p * r + 1.0;
   V w = __builtin_convertvector((D)((Q)p + ((Q)shifted << 52)), V);
+  /* infinite or 0 where t is large, or x is infinite or 0; and no number where one is none */
+  const V rough = __builtin_convertvector(t, V);
+  const M zero = (M)(x == 0.0f), infinite = (M)(fk_abs_S(x) == INFINITY);
+  const M plain = ~zero & ~infinite, up = (M)(y > 0.0f), down = (M)(y < 0.0f);
+  const M most = (plain & (M)(rough > 200.0f)) | (zero & down) | (infinite & up);
+  const M least = (plain & (M)(rough < -200.0f)) | (zero & up) | (infinite & down);
+  w = fk_select_S(most, fk_splat_S(INFINITY), w);
+  w = fk_select_S(least, fk_splat_S(0.0f), w);
+  w = fk_select_S((M)(x == x) & (M)(y == y), w, x + y);
   /* floats from 2^24 on are even */
   const M large = (M)(fk_abs_S(y) >= 0x1p+24f);
   const M number = __builtin_convertvector((V)((M)y & ~large & (M)(y == y)), M);
@@ -146,22 +152,6 @@ static inline V fk_near_pow_S(V x, V y)
 }""",
 }
 
-
-#: Of functions that compute in doubles: in halves where these would fill more than a vector, for
-#: which gcc has notes that no pragma silences.
-_HALVED = {"pow": 8}
-_HALVES = """\
-static inline V fk_near_FN_S(V x, V y)
-{
-  for (int part = 0; part < 2; part++) {
-    H a, b;
-    memcpy(&a, (const char *)&x + part * sizeof a, sizeof a);
-    memcpy(&b, (const char *)&y + part * sizeof b, sizeof b);
-    a = fk_near_FN_f32xHALF(a, b);
-    memcpy((char *)&x + part * sizeof a, &a, sizeof a);
-  }
-  return x;
-}"""
 
 #: Lane counts that AVX-512 can scale by powers of two, and the extension needed for each.
 _SCALES = {16: "F", 8: "VL", 4: "VL"}
@@ -179,12 +169,9 @@ def own_helper(fn: str, lanes: int) -> str:
         "SCALES": scales.get(lanes, "0"),
     }
     text = OWN_TEXT[fn]
-    if lanes > _HALVED.get(fn, lanes):
-        text = _HALVES.replace("FN", fn).replace("HALF", str(lanes // 2))
-        names["H"] = f"fk_f32x{lanes // 2}"
     for short, name in names.items():
         text = _word(text, short, name)
-    return text.replace("_S(", f"_f32x{lanes}(").replace("_T(", f"_f64x{lanes}(")
+    return text.replace("_S(", f"_f32x{lanes}(")
 
 
 def _word(text: str, short: str, name: str) -> str:
