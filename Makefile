@@ -2,6 +2,7 @@
 # make test    set up and run the checks: ruff, mypy, the tests that are not slow
 # make test-fast   some tests of every stage, in a minute or two
 # make sweep   the slow tests
+# make frameworks   set up with torch, JAX and others, and run the tests that need them
 # make dist    build sdist and wheel, and check that the wheel works alone
 # make bench   set up with what is compared, and measure side by side (BENCH=… for options)
 # make gpu     on a machine with a CUDA device: set up, check kernels on it, and measure them beside
@@ -19,7 +20,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-fast sweep check bench gpu docs dist clean
+.PHONY: demo test test-fast frameworks sweep check bench gpu docs dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -35,6 +36,10 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+frameworks: $(VENV)/.installed-frameworks
+	$(BIN)/python -m pytest -n auto tests/farkas/frameworks tests/runtime/common/test_exchange.py \
+	    tests/farkas/kernels/test_einsum.py
 
 sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow --timeout 10800
@@ -83,6 +88,11 @@ $(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what the tests need"
 	@$(PIP) install --editable '.[test]'
 	@touch "$(VENV)/.installed" "$@"
+
+$(VENV)/.installed-frameworks: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "installing into $(VENV), with the frameworks that kernels become operators of"
+	@$(PIP) install --editable '.[test,frameworks]'
+	@touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
 
 $(VENV)/.installed-docs: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what the documentation needs"

@@ -8,7 +8,9 @@
 
 ========================================  ==================================================
 `compile`, `Kernel`                       text to a function of numpy arrays
+`einsum`, `tensordot`                     numpy's, compiled; einsum over other semirings, too
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
+`torch.op`, `jax.op`                      operators of torch and JAX from texts
 `load`                                    a file of `Network.save` or `Kernel.save`
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
@@ -66,6 +68,7 @@ from poly.errors import (
 if TYPE_CHECKING:
     from farkas.intrinsics.declare import intrinsic
     from farkas.intrinsics.intrinsic_file import load_intrinsics
+    from farkas.kernels.einsum import einsum, tensordot
     from farkas.kernels.kernel import Kernel, compile
     from farkas.kernels.source_text import parse
     from farkas.networks.compile_onnx import compile_onnx
@@ -120,6 +123,7 @@ __all__ = [
     "auto_schedule",
     "compile",
     "compile_onnx",
+    "einsum",
     "evaluate",
     "explore",
     "export_onnx",
@@ -133,6 +137,7 @@ __all__ = [
     "show",
     "space",
     "steps",
+    "tensordot",
     "verify",
 ]
 
@@ -149,6 +154,9 @@ _HOMES = {
     "find_toolchain": "runtime.cpu.toolchain",
     "Report": "runtime.reference.verify",
     "verify": "runtime.reference.verify",
+    "einsum": "farkas.kernels.einsum",
+    "tensordot": "farkas.kernels.einsum",
+    "transpose": "farkas.kernels.einsum",  # for opt_einsum
     "Kernel": "farkas.kernels.kernel",
     "compile": "farkas.kernels.kernel",
     "Network": "farkas.networks.network",
@@ -167,6 +175,8 @@ _HOMES = {
     "space": "farkas.views",
     "steps": "farkas.views",
 }
+#: Modules with Farkas's face in other frameworks.
+_FRAMEWORKS = ("jax", "torch")
 
 
 def __getattr__(name: str) -> Any:
@@ -176,6 +186,8 @@ def __getattr__(name: str) -> Any:
         value: Any = version()
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
+    elif name in _FRAMEWORKS:
+        value = import_module(f"farkas.{name}")
     else:
         raise AttributeError(f"module 'farkas' has no attribute {name!r}")
     globals()[name] = value

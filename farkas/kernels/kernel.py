@@ -342,10 +342,18 @@ class Kernel:
 
         Raises `UntypedError`, see `program`, and `ArgumentError` for a kernel on a GPU.
         """
+        return self.loaded.path
+
+    @property
+    def loaded(self) -> LoadedKernel:
+        """The compiled code in this process.
+
+        Raises `UntypedError`, see `program`, and `ArgumentError` for a kernel on a GPU.
+        """
         loaded = self._only().loaded
         if not isinstance(loaded, LoadedKernel):
             raise ArgumentError("a kernel on a GPU is not a shared library; use .source")
-        return loaded.path
+        return loaded
 
     @property
     def toolchain(self) -> Toolchain:

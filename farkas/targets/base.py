@@ -73,9 +73,9 @@ class Runner(ABC):
             return value.dtype, value.shape
         return None
 
-    def held(self, values: Mapping[str, Any]) -> set[str]:
-        """The names of arrays that are on a device."""
-        return set()
+    def held(self, values: Mapping[str, Any]) -> dict[str, np.dtype[Any]]:
+        """The arrays that are on a device, by name: their element types."""
+        return {}
 
     def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
         """Arrays on the host; those on a device are copied, after the work on a stream."""

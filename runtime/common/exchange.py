@@ -63,6 +63,17 @@ def _of_torch(name: str, value: Any) -> Array:
             f"{name} requires a gradient, which this does not compute: pass {name}.detach(), or "
             "call it under torch.no_grad()"
         )
+    return memory_of_torch(name, value)
+
+
+def memory_of_torch(name: str, value: Any) -> Array:
+    """The memory of a tensor on the host, whether or not it requires a gradient.
+
+    Raises
+    ------
+    ArgumentError : it has none, being sparse, quantised, or made of no elements.
+    """
+    torch = sys.modules["torch"]
     try:
         plain = value.detach()
         if plain.dtype == torch.bfloat16:
@@ -74,7 +85,8 @@ def _of_torch(name: str, value: Any) -> Array:
         raise ArgumentError(f"{name} has no memory that can be read: {_line(error)}") from None
 
 
-def _to_torch(array: Array) -> Any:
+def to_torch(array: Array) -> Any:
+    """A tensor that shares the memory of an array."""
     torch = sys.modules["torch"]
     if array.dtype == BFLOAT16.numpy:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -104,7 +116,7 @@ def _to_jax(array: Array) -> Any:
 
 
 LIBRARIES = (
-    Library("torch", "Tensor", _of_torch, _to_torch),
+    Library("torch", "Tensor", _of_torch, to_torch),
     Library("jax", "Array", _of_jax, _to_jax),
 )
 
@@ -221,13 +233,16 @@ def _of_protocol(name: str, value: Any) -> Any:
     return value
 
 
-def weak_dtypes(values: Mapping[str, Any]) -> dict[str, _Dtype]:
+def weak_dtypes(values: Mapping[str, Any], known: Mapping[str, _Dtype]) -> dict[str, _Dtype]:
     """The element types that Python numbers take beside arrays, as numpy promotes them.
 
     They get the arrays' common type, or numpy's for numbers of their kind: 2.5 is a float64 beside
     int64, and a float32 beside float32.
+
+    known : the element types of arrays that are not numpy's
     """
     strong = [v.dtype for v in values.values() if isinstance(v, (np.ndarray, np.generic))]
+    strong += known.values()
     found = {}
     for name, value in values.items():
         if type(value) in _NUMBERS and strong:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,14 @@ def exchange_call(
     out: Any,
     like: Any,
     dtypes: Dtypes,
-    held: Collection[str] = (),
+    held: Dtypes = MappingProxyType({}),
 ) -> Any:
     """Call something with numpy arrays instead of those of other libraries.
 
     call : takes the inputs by name, and ``out=``
     like : what results are, see `runtime.common.exchange.library_like`; None: as the inputs
     dtypes : the element types that inputs are known to have
-    held : inputs that are on a device, and remain as they are
+    held : inputs that are on a device and remain as they are, with their element types
 
     Raises
     ------
@@ -76,7 +77,7 @@ def exchange_call(
     }
     if len(dtypes) < len(values):
         numbers = {name: value for name, value in values.items() if name not in dtypes}
-        for name, dtype in weak_dtypes({**ready, **numbers}).items():
+        for name, dtype in weak_dtypes({**ready, **numbers}, held).items():
             ready[name] = host_array(name, values[name], dtype)
     if out is None:
         return given_back(call(ready, None), library)

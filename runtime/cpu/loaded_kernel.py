@@ -8,7 +8,7 @@ per combination of input shapes, and a call that repeats one is made by `quick` 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,6 +206,32 @@ class LoadedKernel:
             self._function(count, plan.sizes, self._pointers(*addresses))
         return results[0] if len(results) == 1 else tuple(results)
 
+    @property
+    def address(self) -> int:
+        """The address of the compiled function, which takes threads, sizes and tensors."""
+        return ctypes.cast(self._function, ctypes.c_void_p).value or 0
+
+    def plan_numbers(self, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[int]:
+        """What a call of `address` passes, as numbers: threads, bytes of workspace, and lists after
+        their lengths: the sizes, the positions of inputs that are passed, pairs of an output and
+        the input that it begins as, and the offsets of temporaries in the workspace.
+
+        shapes : of the inputs, in order; sizes : those that no shape determines
+
+        Raises
+        ------
+        ArgumentError : see `runtime.common.arguments.bind`.
+        """
+        plan = self._make_plan(shapes, sizes)
+        numbers = list(plan.sizes)[: len(self.program.sizes)]
+        lists = (numbers, self._passed, self._copied, plan.offsets)
+        made = [self._usual_threads(plan), plan.workspace]
+        for values in lists:
+            made.append(len(values))
+            for value in values:
+                made += value if isinstance(value, tuple) else [value]
+        return made
+
     def quick_named(
         self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
     ) -> Any:
@@ -240,7 +266,7 @@ class LoadedKernel:
             key = (key, tuple(sorted((n, str(v), type(v)) for n, v in sizes.items())))
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._make_plan(inputs, sizes)
+            plan = self._make_plan([array.shape for array in inputs], sizes)
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
                 self._quick_plans.clear()
@@ -273,9 +299,9 @@ class LoadedKernel:
         if made is not None:
             self._quick_plans.insert(0, made)
 
-    def _make_plan(self, inputs: list[Array], sizes: Mapping[str, Any]) -> _Plan:
+    def _make_plan(self, given: Sequence[Shape], sizes: Mapping[str, Any]) -> _Plan:
         program = self.program
-        shapes = {t.name: a.shape for t, a in zip(self._inputs, inputs, strict=True)}
+        shapes = {t.name: shape for t, shape in zip(self._inputs, given, strict=True)}
         binding = bind(program, shapes, sizes)
         values = [binding.sizes[name] for name in program.sizes]
         offsets, total = [], 0

@@ -232,7 +232,7 @@ def test_sizes_that_no_shape_determines() -> None:
     [
         ((random(2, 2),), {}, "needs B, not given"),
         ((random(2, 2), random(2, 2), random(2, 2)), {}, "takes 2 arrays .A, B., but 3"),
-        ((random(2, 2), [[1.0]]), {}, "B is a list, expected a numpy array"),
+        ((random(2, 2), "a"), {}, "B is a str, expected a numpy array"),
         ((random(2, 2), random(2)), {}, "B has rank 1"),
         ((random(2, 2), random(3, 2)), {}, "is 3 but"),
         ((random(2, 2), np.ones((2, 2), complex)), {}, "B: there is no element type"),

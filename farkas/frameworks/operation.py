@@ -1,0 +1,113 @@
+"""An operator that a text defines: its inputs, its outputs, their shapes, and its kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farkas.kernels.kernel import Kernel, compile
+from farkas.kernels.source_text import read_text
+from farkas.targets.compile_program import ScheduleLike
+from poly.errors import ArgumentError
+from poly.ir.dtypes import FLOAT32, DType
+from poly.ir.expr import INTEGER_MEANING, Const, Expr, Op, Size, sizes_of
+from poly.ir.program import Program
+from runtime.common.arguments import undetermined
+
+
+class Operation:
+    """What a text computes, for any element types that it leaves open.
+
+    Attributes
+    ----------
+    text : as written; name : of the program, made of the text if that gives none
+    inputs, outputs : names, in order
+    asked : the sizes that no input's shape determines, which calls give by name
+    """
+
+    def __init__(self, text: str, exact: bool = False, schedule: ScheduleLike = None) -> None:
+        self.text, self._exact, self._schedule = text, exact, schedule
+        self._source = read_text(text)
+        self._programs: dict[tuple[DType, ...], Program] = {}
+        self._kernels: dict[str, Kernel] = {}
+        self._lock = threading.Lock()
+        sample = self.program([FLOAT32] * len(self._source.names))
+        self.inputs = tuple(t.name for t in sample.inputs)
+        self.outputs = tuple(t.name for t in sample.outputs)
+        self.asked = undetermined(sample)
+        self.ranks = tuple(t.rank for t in sample.inputs)
+        named = self._source.kind == "definition"
+        self.name = sample.name if named else f"{sample.name}_{sample.digest}"
+
+    def program(self, dtypes: Sequence[DType]) -> Program:
+        """The program for inputs of some element types, as far as the text leaves them open."""
+        names = self._source.names
+        key = tuple(dtypes) if names else ()
+        if key not in self._programs:
+            self._programs[key] = self._source.program(dict(zip(names, key, strict=False)))
+        found = self._programs[key]
+        for tensor, dtype in zip(found.inputs, dtypes, strict=False):
+            if names or tensor.dtype == dtype:
+                continue
+            raise ArgumentError(f"{tensor.name} has dtype {dtype}, expected {tensor.dtype}")
+        return found
+
+    def kernel(self, target: str) -> Kernel:
+        """The kernel for a target, which is compiled when it is first called."""
+        with self._lock:
+            if target not in self._kernels:
+                self._kernels[target] = compile(
+                    self.text, exact=self._exact, schedule=self._schedule, target=target
+                )
+            return self._kernels[target]
+
+
+def output_shapes(
+    program: Program, shapes: Sequence[Sequence[Any]], sizes: Mapping[str, Any]
+) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+    """The shapes of the outputs, and the values of all sizes; either may be symbolic.
+
+    shapes : of the inputs, in order; sizes : those that no shape determines
+
+    Raises
+    ------
+    ArgumentError : an input has another rank.
+    """
+    env = dict(sizes)
+    for tensor, shape in zip(program.inputs, shapes, strict=True):
+        if len(shape) != tensor.rank:
+            raise ArgumentError(
+                f"{tensor.name} has rank {len(shape)} (shape {tuple(shape)}), expected rank "
+                f"{tensor.rank}: {tensor}"
+            )
+        for extent, value in zip(tensor.shape, shape, strict=True):
+            if isinstance(extent, Size):
+                env.setdefault(extent.name, value)
+    _solve(program, shapes, env)
+    return [tuple(_value(e, env) for e in t.shape) for t in program.outputs], env
+
+
+def _solve(program: Program, shapes: Sequence[Sequence[Any]], env: dict[str, Any]) -> None:
+    """Find sizes that are in extents such as ``2*N + 1`` only."""
+    found = True
+    while found:
+        found = False
+        for tensor, shape in zip(program.inputs, shapes, strict=True):
+            for extent, value in zip(tensor.shape, shape, strict=True):
+                unknown = [name for name in sizes_of(extent) if name not in env]
+                if len(unknown) == 1:
+                    zero, one = (_value(extent, {**env, unknown[0]: n}) for n in (0, 1))
+                    if one != zero:
+                        env[unknown[0]] = (value - zero) // (one - zero)
+                        found = True
+
+
+def _value(expr: Expr, env: Mapping[str, Any]) -> Any:
+    """The value of an extent, of numbers or of what counts like them."""
+    if isinstance(expr, Const):
+        return expr.value
+    if isinstance(expr, Size):
+        return env[expr.name]
+    assert isinstance(expr, Op), expr
+    return INTEGER_MEANING[expr.fn](*(_value(a, env) for a in expr.args))

@@ -1,0 +1,222 @@
+"""Operators of torch from comprehensions, by way of `torch.library`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from farkas.frameworks.batch_program import batch_program, batched_tensors
+from farkas.frameworks.operation import Operation, output_shapes
+from farkas.targets.compile_program import ScheduleLike
+from poly.errors import ArgumentError, ToolchainError
+from poly.ir.dtypes import DTYPES, DType
+from runtime.common.exchange import memory_of_torch, to_torch
+
+#: Where operators are whose name does not say.
+NAMESPACE = "farkas"
+_NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)")
+#: The operators that there are, by their names; torch keeps them as long as the process lives.
+_OPERATORS: dict[str, TorchOperator] = {}
+_LIBRARIES: list[Any] = []
+
+
+def op(
+    text: str,
+    *,
+    name: str | None = None,
+    backward: Callable[..., Any] | None = None,
+    setup_context: Callable[..., Any] | None = None,
+    exact: bool = False,
+    schedule: ScheduleLike = None,
+) -> TorchOperator:
+    """Make an operator of torch from a comprehension.
+
+    >>> distance = fk.torch.op("def l1(float32 X[N,K], float32 Y[M,K]) -> (D) "
+    ...                        "{ D[i,j] +=! abs(X[i,k] - Y[j,k]) }", name="mine::l1")
+    >>> distance(x, y)                              # also torch.ops.mine.l1(x, y)
+
+    It works under `torch.compile`, `torch.func.vmap`, `torch.export` and fake tensors, for tensors
+    on the CPU and on CUDA devices.  It never changes its inputs: a tensor that the program updates
+    is copied.  A kernel is compiled when the operator first runs, and serves all sizes.
+
+    Parameters
+    ----------
+    text : a definition, bare comprehensions, or an einsum string, as for `farkas.compile`
+    name : ``"namespace::name"``, or a name in the namespace ``farkas``; default is that of the
+        definition
+    backward, setup_context : the gradient, as `torch.library.register_autograd` takes it; without
+        it, a backward pass that reaches the operator is an error
+    exact, schedule : as for `farkas.compile`
+
+    Raises
+    ------
+    LanguageError : a mistake in the text.
+    ArgumentError : a name that is none, or that another operator has.
+    ToolchainError : torch is not installed.
+    """
+    torch = _torch()
+    operation = Operation(text, exact, schedule)
+    qualified = _qualified(name or operation.name)
+    known = _OPERATORS.get(qualified)
+    if known is not None:
+        if known.operation.text == text and backward is None:
+            return known
+        raise ArgumentError(f"there is an operator {qualified} already: choose another name")
+    made = TorchOperator(torch, operation, qualified)
+    made.register(backward, setup_context)
+    _OPERATORS[qualified] = made
+    return made
+
+
+class TorchOperator:
+    """An operator of torch; call it with tensors, and with sizes that no shape determines by name.
+
+    Attributes
+    ----------
+    name : with its namespace; operation : what it computes
+    overload : torch's own object, ``torch.ops.NAMESPACE.NAME.default``
+    """
+
+    def __init__(self, torch: Any, operation: Operation, name: str) -> None:
+        self._torch, self.operation, self.name = torch, operation, name
+
+    def __call__(self, /, *tensors: Any, **sizes: int) -> Any:
+        """Run it.
+
+        Raises
+        ------
+        ArgumentError : wrong element types, ranks or sizes; an unknown or a missing size.
+        """
+        if sizes or self.operation.asked:
+            return self.overload(*tensors, *self._in_order(sizes))
+        return self.overload(*tensors)
+
+    def __repr__(self) -> str:
+        return f"<TorchOperator {self._schema}>"
+
+    @property
+    def overload(self) -> Any:
+        """torch's own object."""
+        space, _, name = self.name.partition("::")
+        return getattr(getattr(self._torch.ops, space), name).default
+
+    def _in_order(self, sizes: Mapping[str, int]) -> list[int]:
+        asked = self.operation.asked
+        if {*sizes} != {*asked}:
+            names = ", ".join(asked) or "none"
+            raise ArgumentError(f"{self.name} is given sizes {', '.join(sizes)}; it needs {names}")
+        return [sizes[name] for name in asked]
+
+    # --- registration -------------------------------------------------------------------------
+
+    @property
+    def _schema(self) -> str:
+        inputs = [f"Tensor {name}" for name in self.operation.inputs]
+        inputs += [f"SymInt {name}" for name in self.operation.asked]
+        outputs = ["Tensor"] * len(self.operation.outputs)
+        result = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+        return f"{self.name}({', '.join(inputs)}) -> {result}"
+
+    def register(
+        self, backward: Callable[..., Any] | None, setup_context: Callable[..., Any] | None
+    ) -> None:
+        """Tell torch what it is, and what runs where."""
+        library = self._torch.library
+        space, _, name = self.name.partition("::")
+        own = library.Library(space, "FRAGMENT")
+        _LIBRARIES.append(own)
+        schema = self._schema.removeprefix(f"{space}::")
+        own.define(schema, tags=(self._torch.Tag.pt2_compliant_tag,))
+        own.impl(name, self._on_cpu, "CPU")
+        own.impl(name, self._on_cuda, "CUDA")
+        library.register_fake(self.name, self._fake, lib=own)
+        library.register_vmap(self.name, self._vmap, lib=own)
+        library.register_autograd(
+            self.name, backward or self._no_gradient, setup_context=setup_context, lib=own
+        )
+
+    def _split(self, given: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The tensors, and the sizes by name."""
+        count = len(self.operation.inputs)
+        return given[:count], dict(zip(self.operation.asked, given[count:], strict=True))
+
+    def _on_cpu(self, *given: Any) -> Any:
+        tensors, sizes = self._split(given)
+        names = self.operation.inputs
+        arrays = [memory_of_torch(n, t) for n, t in zip(names, tensors, strict=True)]
+        results = self.operation.kernel("cpu")(*arrays, **sizes)
+        if isinstance(results, tuple):
+            return tuple(map(to_torch, results))
+        return to_torch(results)
+
+    def _on_cuda(self, *given: Any) -> Any:
+        tensors, sizes = self._split(given)
+        target = f"cuda:{tensors[0].device.index}"
+        kernel = self.operation.kernel(target)
+        results = kernel(*(t.detach().contiguous() for t in tensors), **sizes)
+        taken = self._torch.from_dlpack
+        return tuple(map(taken, results)) if isinstance(results, tuple) else taken(results)
+
+    def _fake(self, *given: Any) -> Any:
+        """The outputs without elements, for shapes that may be symbolic."""
+        tensors, sizes = self._split(given)
+        program = self.operation.program([_dtype(t) for t in tensors])
+        shapes, _ = output_shapes(program, [t.shape for t in tensors], sizes)
+        made = tuple(
+            tensors[0].new_empty(shape, dtype=getattr(self._torch, t.dtype.name))
+            if tensors
+            else self._torch.empty(shape, dtype=getattr(self._torch, t.dtype.name))
+            for t, shape in zip(program.outputs, shapes, strict=True)
+        )
+        return made if len(made) > 1 else made[0]
+
+    def _vmap(self, info: Any, in_dims: Sequence[int | None], *given: Any) -> Any:
+        """One operator for the batch: the text with one more dimension."""
+        tensors, sizes = self._split(given)
+        names = self.operation.inputs
+        there = dict(zip(names, in_dims, strict=False))
+        program = self.operation.program([_dtype(t) for t in tensors])
+        batched = batched_tensors(program, [n for n in names if there[n] is not None])
+        moved = []
+        for name, tensor in zip(names, tensors, strict=True):
+            axis = there[name]
+            if axis is not None:
+                tensor = tensor.movedim(axis, 0)
+            elif name in batched:
+                tensor = tensor.expand(info.batch_size, *tensor.shape)
+            moved.append(tensor)
+        mask = "".join("1" if name in batched else "0" for name in names)
+        types = "_".join(t.dtype.name for t in program.inputs)
+        text = str(batch_program(program, batched))
+        whole = op(text, name=f"{self.name}_batch_{mask}_{types}")
+        results = whole(*moved, **sizes)
+        dims = [0 if t.name in batched else None for t in program.outputs]
+        return (results, dims[0]) if len(dims) == 1 else (results, tuple(dims))
+
+    def _no_gradient(self, context: Any, *gradients: Any) -> Any:
+        raise ArgumentError(
+            f"{self.name} has no gradient: pass backward= to fk.torch.op, or detach its inputs"
+        )
+
+
+def _torch() -> Any:
+    try:
+        return import_module("torch")
+    except ImportError:
+        raise ToolchainError("fk.torch needs torch: pip install 'farkas[torch]'") from None
+
+
+def _dtype(tensor: Any) -> DType:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ArgumentError(f"tensors of {name} are not supported; of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _qualified(name: str) -> str:
+    full = name if "::" in name else f"{NAMESPACE}::{name}"
+    if not _NAME.fullmatch(full):
+        raise ArgumentError(f"{name!r} is no name of an operator; write namespace::name")
+    return full

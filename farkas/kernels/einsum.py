@@ -1,0 +1,386 @@
+"""`einsum`: numpy's einsum, compiled; and the same over other semirings."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from farkas.kernels.kernel import Kernel, compile
+from frontends.language.subscripts import Label, Labels, Subscripts, from_lists, read_subscripts
+from poly.errors import ArgumentError
+from runtime.common.arguments import Array
+from runtime.common.exchange import host_array
+from runtime.common.exchange_call import exchange_call
+
+#: How values are combined by name: the sign in a reduction, and the text of a pair of values.
+_ADD = {"+": "+=!", "*": "*=!", "max": "max=!", "min": "min=!"}
+_MUL = {"*": "{} * {}", "+": "{} + {}", "max": "max({}, {})", "min": "min({}, {})"}
+_BOOL_ADD = {"+": "max=!", "max": "max=!", "*": "min=!", "min": "min=!"}
+_BOOL_MUL = {"*": "{} and {}", "min": "{} and {}", "+": "{} or {}", "max": "{} or {}"}
+_MOST_KERNELS = 256
+#: numpy's own, for views.
+_VIEW = np.einsum
+
+
+def einsum(
+    *arguments: Any,
+    out: Any = None,
+    dtype: Any = None,
+    order: str = "K",
+    casting: str = "safe",
+    optimize: Any = True,
+    add: str = "+",
+    mul: str = "*",
+    threads: int | None = None,
+    like: Any = None,
+) -> Any:
+    """`numpy.einsum`, compiled: for each index of the result, the sum of products over the others.
+
+    >>> C = fk.einsum("ij,jk->ik", A, B)
+    >>> D = fk.einsum("ij,jk->ik", A, B, add="min", mul="+")    # shortest paths
+
+    A kernel is compiled for each combination of subscripts and element types, when it is first
+    needed, and serves all sizes.
+
+    Parameters
+    ----------
+    arguments : the subscripts and the operands, ``("ij,jk->ik", A, B)``; or each operand and its
+        subscripts as numbers, and those of the result, ``(A, [0, 1], B, [1, 2], [0, 2])``.
+        Ellipses, repeated letters, results that are left out and extents of 1 mean what they mean
+        to numpy.  Operands are arrays of numpy, torch, JAX and others, see `Kernel`
+    out : an array to write to
+    dtype : the element type to compute in; default is numpy's for these operands
+    order : ``"F"`` gives a result in Fortran's order, and so does ``"A"`` if all operands have it;
+        ``"C"`` and ``"K"`` give one in C's order
+    casting : which conversions `dtype` and `out` may need, as for `numpy.can_cast`
+    optimize : contract three operands or more pairwise, in an order that `numpy.einsum_path`
+        finds: True, False, ``"greedy"``, ``"optimal"``, or a path
+    add, mul : what replaces the sum and the product: ``"+"``, ``"*"``, ``"max"``, ``"min"``
+    threads : threads for this call
+    like : what the result is, see `Kernel`
+
+    Returns
+    -------
+    An array, or a number if it has no dimensions.  As with numpy, a transposed array or a diagonal
+    is a view of the operand.
+
+    Raises
+    ------
+    LanguageError : the subscripts do not fit the operands.
+    ArgumentError : extents that differ; element types that are not numbers, or cannot be converted;
+        an operation that there is not.
+    """
+    text, operands = _split(arguments)
+    for name, known in ((add, _ADD), (mul, _MUL)):
+        if name not in known:
+            raise ArgumentError(f"there is no operation {name!r}; there are {', '.join(known)}")
+    if not isinstance(order, str) or order.upper() not in ("C", "F", "A", "K"):
+        raise ArgumentError(f"there is no order {order!r}; there are C, F, A, K")
+    call = partial(
+        _compute, text, dtype=dtype, order=order.upper(), casting=casting, optimize=optimize,
+        semiring=_Semiring(add, mul), threads=threads,
+    )  # fmt: skip
+    values = {f"operand {n}": value for n, value in enumerate(operands)}
+    return exchange_call(lambda ready, out: call([*ready.values()], out), values, out, like, {})
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """`numpy.tensordot`, compiled: sums of products along some dimensions of two arrays.
+
+    axes : how many, the last ones of `a` and the first ones of `b`; or which, for each of the two
+
+    Raises
+    ------
+    ArgumentError : dimensions that there are not, or whose extents differ.
+    """
+    ranks = np.ndim(a), np.ndim(b)
+    if isinstance(axes, int):
+        chosen = [*range(ranks[0] - axes, ranks[0])], [*range(axes)]
+    else:
+        chosen = tuple([x] if isinstance(x, int) else [*x] for x in axes)  # type: ignore[assignment]
+    known = all(-r <= x < r for r, own in zip(ranks, chosen, strict=True) for x in own)
+    if not known or len(chosen[0]) != len(chosen[1]):
+        raise ArgumentError(f"axes={axes!r} do not pair dimensions of {ranks[0]} and {ranks[1]}")
+    left, right = [*range(ranks[0])], [*range(ranks[0], sum(ranks))]
+    for x, y in zip(*chosen, strict=True):
+        if np.shape(a)[x] != np.shape(b)[y]:
+            raise ArgumentError(
+                f"a has {np.shape(a)[x]} elements along {x}, b has {np.shape(b)[y]} along {y}"
+            )
+        right[y] = left[x]
+    summed = {left[x] for x in chosen[0]}
+    return einsum(a, left, b, right, [n for n in (*left, *right) if n not in summed])
+
+
+def transpose(a: Any, axes: Any = None) -> Any:
+    """`numpy.transpose`, which opt_einsum asks of its backends."""
+    return np.transpose(a, axes)
+
+
+def _split(arguments: Sequence[Any]) -> tuple[str, list[Any]]:
+    """The subscripts as text, and the operands."""
+    if not arguments:
+        raise ArgumentError("einsum needs subscripts and operands")
+    if isinstance(arguments[0], str):
+        return arguments[0], list(arguments[1:])
+    if len(arguments) < 2:
+        raise ArgumentError("einsum needs the subscripts of its operand")
+    return from_lists(arguments)
+
+
+@dataclass(frozen=True)
+class _Semiring:
+    """What stands for the sum and the product."""
+
+    add: str = "+"
+    mul: str = "*"
+
+    @property
+    def is_usual(self) -> bool:
+        return self == _Semiring()
+
+
+def _compute(
+    text: str,
+    operands: list[Any],
+    out: Any,
+    *,
+    dtype: Any,
+    order: str,
+    casting: str,
+    optimize: Any,
+    semiring: _Semiring,
+    threads: int | None,
+) -> Any:
+    """einsum of numpy arrays."""
+    arrays = [np.asanyarray(host_array(f"operand {n}", a)) for n, a in enumerate(operands)]
+    subscripts = read_subscripts(text, [a.ndim for a in arrays])
+    common = _common_dtype(arrays, dtype, casting)
+    if semiring.is_usual and out is None and common == arrays[0].dtype and _is_view(subscripts):
+        return _VIEW(text, arrays[0])
+    is_fortran = order == "F" or (order == "A" and all(a.flags.f_contiguous for a in arrays))
+    arrays = [np.asarray(a, common) for a in arrays]
+    if common.kind == "c":
+        result = _complex(subscripts, arrays, semiring, optimize, threads)
+    else:
+        result = _contract(subscripts, arrays, semiring, optimize, threads, _fitting(out, common))
+    if out is not None:
+        return _written(out, result, casting)
+    if is_fortran and result.ndim > 1:
+        return np.asfortranarray(result)
+    return result if result.ndim else result[()]
+
+
+def _common_dtype(arrays: Sequence[Array], dtype: Any, casting: str) -> np.dtype[Any]:
+    try:
+        common = np.result_type(*arrays) if dtype is None else np.dtype(dtype)
+        casts = [np.can_cast(a.dtype, common, casting) for a in arrays]  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"the operands have no common element type: {error}") from None
+    if (common.kind not in "biufc" and common.name != "bfloat16") or common.itemsize > 16:
+        raise ArgumentError(f"einsum of {common} is not supported: its elements are no numbers")
+    if common in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+        raise ArgumentError(f"einsum of {common} is not supported: convert to float64")
+    for number, array in enumerate(arrays):
+        if not casts[number]:
+            raise ArgumentError(
+                f"operand {number} of {array.dtype} does not become {common} by casting={casting!r}"
+            )
+    return common
+
+
+def _is_view(subscripts: Subscripts) -> bool:
+    """Whether the result is a part of the only operand."""
+    return len(subscripts.operands) == 1 and {*subscripts.operands[0]} == {*subscripts.result}
+
+
+def _fitting(out: Any, dtype: np.dtype[Any]) -> Any:
+    """An array that results can be written to as they are; else None."""
+    if isinstance(out, np.ndarray) and out.dtype == dtype and out.flags.carray:
+        return out
+    return None
+
+
+def _written(out: Any, result: Array, casting: str) -> Any:
+    if result is out:
+        return out
+    if not isinstance(out, np.ndarray):
+        raise ArgumentError(f"out is a {type(out).__name__}, expected an array")
+    if out.shape != result.shape:
+        raise ArgumentError(f"out has shape {out.shape}, expected {result.shape}")
+    try:
+        np.copyto(out, result, casting=casting)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"out: {error}") from None
+    return out
+
+
+# --- contractions ---------------------------------------------------------------------------------
+
+
+def _contract(
+    subscripts: Subscripts,
+    arrays: list[Array],
+    semiring: _Semiring,
+    optimize: Any,
+    threads: int | None,
+    out: Any = None,
+) -> Array:
+    """The result, by one kernel, or by one for each pair of operands."""
+    operands, arrays = _broadcast(subscripts.operands, arrays)
+    if len(arrays) < 3 or optimize is False or not semiring.is_usual:
+        return _call(Subscripts(operands, subscripts.result), arrays, semiring, threads, out)
+    left, labels = list(arrays), list(operands)
+    path = _path(operands, subscripts.result, arrays, optimize)
+    for number, positions in enumerate(path):
+        last = number == len(path) - 1
+        chosen = [(labels.pop(p), left.pop(p)) for p in sorted(positions, reverse=True)][::-1]
+        kept = {x for one in labels for x in one} | {*subscripts.result}
+        made = {x for one, _ in chosen for x in one} & kept
+        result = subscripts.result if last else tuple(sorted(made, key=str))
+        step = Subscripts(tuple(one for one, _ in chosen), result)
+        given = [a for _, a in chosen]
+        left.append(_call(step, given, semiring, threads, out if last else None))
+        labels.append(result)
+    return left[0]
+
+
+def _path(
+    operands: Sequence[Labels], result: Labels, arrays: Sequence[Array], optimize: Any
+) -> list[tuple[int, ...]]:
+    """Which operands are contracted one after the other, as `numpy.einsum_path` has it."""
+    numbers = {x: n for n, x in enumerate(dict.fromkeys(x for one in operands for x in one))}
+    given: list[Any] = []
+    for labels, array in zip(operands, arrays, strict=True):
+        given += [array, [numbers[x] for x in labels]]
+    given.append([numbers[x] for x in result])
+    if isinstance(optimize, (list, tuple)) and optimize and optimize[0] != "einsum_path":
+        optimize = ["einsum_path", *optimize] if isinstance(optimize[0], tuple) else optimize
+    try:
+        found = np.einsum_path(*given, optimize=optimize)[0]
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise ArgumentError(f"optimize={optimize!r}: {error}") from None
+    return [tuple(step) for step in found[1:]]
+
+
+def _broadcast(
+    operands: Sequence[Labels], arrays: Sequence[Array]
+) -> tuple[tuple[Labels, ...], list[Array]]:
+    """Operands without the dimensions of extent 1 that others have more elements along.
+
+    Raises
+    ------
+    ArgumentError : two extents of a label differ, and none is 1.
+    """
+    extents: dict[Label, int] = {}
+    for number, (labels, array) in enumerate(zip(operands, arrays, strict=True)):
+        for label, extent in zip(labels, array.shape, strict=True):
+            known = extents.setdefault(label, extent)
+            if known == 1:
+                extents[label] = extent
+            elif extent not in (1, known):
+                what = repr(label) if isinstance(label, str) else "the ellipsis"
+                raise ArgumentError(
+                    f"operand {number} has {extent} elements along {what}, but {known} come before"
+                )
+    kept_labels, kept = [], []
+    for labels, array in zip(operands, arrays, strict=True):
+        spread = [n == 1 != extents[x] for x, n in zip(labels, array.shape, strict=True)]
+        if any(spread):
+            array = array[tuple(0 if s else slice(None) for s in spread)]
+        kept_labels.append(tuple(x for x, s in zip(labels, spread, strict=True) if not s))
+        kept.append(array)
+    return tuple(kept_labels), kept
+
+
+def _complex(
+    subscripts: Subscripts,
+    arrays: Sequence[Array],
+    semiring: _Semiring,
+    optimize: Any,
+    threads: int | None,
+) -> Array:
+    """The result for complex operands, from those for their real and imaginary parts."""
+    if not semiring.is_usual:
+        raise ArgumentError("complex numbers have the usual sum and product only")
+    parts = [(np.array(a.real), np.array(a.imag)) for a in arrays]
+    total: Any = None
+    for choice in product((0, 1), repeat=len(arrays)):
+        given = [part[c] for part, c in zip(parts, choice, strict=True)]
+        value = _contract(subscripts, given, semiring, optimize, threads)
+        if total is None:
+            total = np.zeros(value.shape, arrays[0].dtype)
+        power = sum(choice) % 4  # of i
+        target = total.imag if power % 2 else total.real
+        target += value if power < 2 else -value
+    found: Array = total
+    return found
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+_kernels: OrderedDict[tuple[Subscripts, _Semiring, bool], Kernel] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _call(
+    subscripts: Subscripts,
+    arrays: Sequence[Array],
+    semiring: _Semiring,
+    threads: int | None,
+    out: Any,
+) -> Array:
+    kernel = _kernel(_renamed(subscripts), semiring, arrays[0].dtype == np.bool_)
+    if out is not None and any(np.may_share_memory(out, a) for a in arrays):
+        out = None  # which is copied afterwards
+    result: Array = kernel(*arrays, out=out, threads=threads)
+    return result
+
+
+def _renamed(subscripts: Subscripts) -> Subscripts:
+    """The same with numbers for labels, in the order in which they come."""
+    numbers: dict[Label, int] = {}
+    for labels in (*subscripts.operands, subscripts.result):
+        for label in labels:
+            numbers.setdefault(label, len(numbers))
+    operands = tuple(tuple(numbers[x] for x in labels) for labels in subscripts.operands)
+    return Subscripts(operands, tuple(numbers[x] for x in subscripts.result))
+
+
+def _kernel(subscripts: Subscripts, semiring: _Semiring, is_bool: bool) -> Kernel:
+    key = subscripts, semiring, is_bool
+    with _lock:
+        if key in _kernels:
+            _kernels.move_to_end(key)
+            return _kernels[key]
+        kernel = compile(_text(*key), name="einsum")
+        _kernels[key] = kernel
+        if len(_kernels) > _MOST_KERNELS:
+            _kernels.popitem(last=False)
+        return kernel
+
+
+def _text(subscripts: Subscripts, semiring: _Semiring, is_bool: bool) -> str:
+    """The comprehension.
+
+    >>> _text(Subscripts(((0, 1), (1, 2)), (0, 2)), _Semiring(), False)
+    'result[i0,i2] +=! A0[i0,i1] * A1[i1,i2]'
+    """
+    add, mul = (_BOOL_ADD, _BOOL_MUL) if is_bool else (_ADD, _MUL)
+
+    def read(name: str, labels: Labels) -> str:
+        return f"{name}[{','.join(f'i{x}' for x in labels)}]"
+
+    value, *others = (read(f"A{n}", labels) for n, labels in enumerate(subscripts.operands))
+    for other in others:
+        value = mul[semiring.mul].format(value, other)
+    summed = {x for labels in subscripts.operands for x in labels} - {*subscripts.result}
+    sign = add[semiring.add] if summed else "="
+    return f"{read('result', subscripts.result)} {sign} {value}"

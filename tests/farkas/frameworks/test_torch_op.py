@@ -1,0 +1,179 @@
+"""Operators of torch: results, fake tensors, batches, compiled and exported functions."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+import farkas as fk
+
+pytest.importorskip("torch", reason="torch is not installed")
+torch: Any = importlib.import_module("torch")
+
+TEXTS = {
+    "l1": "def l1(float32 X[N,K], float32 Y[M,K]) -> (D) { D[i,j] +=! abs(X[i,k] - Y[j,k]) }",
+    "axpy": "def axpy(float32 a[], float32 X[N], float32 Y[N]) -> (Z) { Z[i] = a[] * X[i] + Y[i] }",
+    "both": """def both(float32 X[N,M]) -> (S, P) {
+        S[i] +=! X[i,j]
+        P[j] *=! X[i,j]
+    }""",
+    "conv": "def conv(float32 X[H], float32 K[3]) -> (Y) { Y[y] +=! X[y+u] * K[u] }",
+    "pool": "def pool(float32 X[2*N]) -> (Y) { Y[i] max=! X[2*i+u] where u in 0:2 }",
+    "update": "def update(float32 C[N,M], float32 A[N,M]) -> (C) { C[i,j] += A[i,j] * A[i,j] }",
+    "repeat": "def repeat[N,R](float32 X[N]) -> (Y) { Y[r,i] = X[i] where r in 0:R }",
+    "gather": "def gather(float32 X[N], int64 n[M]) -> (Y) { Y[j] = X[max(0, min(n[j], N-1))] }",
+    "halves": "def halves(bfloat16 X[N]) -> (Y) { Y[i] = X[i] + X[i] }",
+    "mask": "def mask(int32 X[N], bool M[N]) -> (Y) { Y[i] = select(M[i], X[i], 0) }",
+}
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "l1": (torch.rand(4, 3), torch.rand(5, 3)),
+    "axpy": (torch.tensor(2.0), torch.rand(6), torch.rand(6)),
+    "both": (torch.rand(3, 4),),
+    "conv": (torch.rand(9), torch.rand(3)),
+    "pool": (torch.rand(8),),
+    "update": (torch.rand(3, 4), torch.rand(3, 4)),
+    "repeat": (torch.rand(3), 5),
+    "gather": (torch.rand(5), torch.tensor([4, 0, 2])),
+    "halves": (torch.rand(5).bfloat16(),),
+    "mask": (torch.arange(4, dtype=torch.int32), torch.tensor([True, False, True, True])),
+}
+OPS = {name: fk.torch.op(text, name=f"tests::{name}") for name, text in TEXTS.items()}
+
+
+def expected(name: str, arguments: tuple[Any, ...]) -> Any:
+    if name == "halves":
+        return arguments[0] + arguments[0]
+    sizes = {"R": arguments[1]} if name == "repeat" else {}
+    program = fk.parse(TEXTS[name])
+    given = (a.numpy() for a in arguments if isinstance(a, torch.Tensor))
+    arrays = {t.name: a for t, a in zip(program.inputs, given, strict=True)}
+    found = tuple(map(torch.from_numpy, fk.evaluate(program, arrays, sizes).values()))
+    return found if len(found) > 1 else found[0]
+
+
+def close(found: Any, want: Any) -> None:
+    if isinstance(want, tuple):
+        for f, w in zip(found, want, strict=True):
+            close(f, w)
+        return
+    torch.testing.assert_close(found, want)
+
+
+def call(name: str, arguments: tuple[Any, ...]) -> Any:
+    return OPS[name].overload(*arguments)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_results(name: str) -> None:
+    before = [a.clone() if isinstance(a, torch.Tensor) else a for a in ARGUMENTS[name]]
+    close(call(name, ARGUMENTS[name]), expected(name, ARGUMENTS[name]))
+    for a, b in zip(ARGUMENTS[name], before, strict=True):
+        assert b is a if isinstance(a, int) else torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_torch_finds_nothing_wrong(name: str) -> None:
+    torch.library.opcheck(OPS[name].overload, ARGUMENTS[name])
+
+
+def test_sizes_by_name() -> None:
+    assert OPS["repeat"](torch.rand(3), R=2).shape == (2, 3)
+    for sizes in ({}, {"R": 1, "S": 2}):
+        with pytest.raises(fk.ArgumentError, match="it needs R"):
+            OPS["repeat"](torch.rand(3), **sizes)
+    assert "tests::repeat(Tensor X, SymInt R) -> Tensor" in repr(OPS["repeat"])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_functions(dynamic: bool) -> None:
+    @torch.compile(fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    def nearest(x: Any, y: Any) -> Any:
+        return (OPS["l1"](x * 2, y) + 1).amin(1)
+
+    for n in (4, 5, 9):
+        x, y = torch.rand(n, 3), torch.rand(7, 3)
+        torch.testing.assert_close(nearest(x, y), (torch.cdist(x * 2, y, p=1) + 1).amin(1))
+
+
+def test_exported_programs() -> None:
+    class Distances(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return OPS["l1"](x, y)
+
+    given = torch.rand(4, 3), torch.rand(5, 3)
+    rows = torch.export.Dim("rows", min=2)
+    exported = torch.export.export(Distances(), given, dynamic_shapes=({0: rows}, None))
+    x = torch.rand(9, 3)
+    torch.testing.assert_close(exported.module()(x, given[1]), torch.cdist(x, given[1], p=1))
+
+
+def test_batches() -> None:
+    x, y = torch.rand(6, 4, 3), torch.rand(5, 3)
+    want = torch.stack([torch.cdist(one, y, p=1) for one in x])
+    vmap = torch.func.vmap
+    torch.testing.assert_close(vmap(OPS["l1"], (0, None))(x, y), want)
+    moved = vmap(OPS["l1"], (2, None))(x.permute(1, 2, 0), y)
+    torch.testing.assert_close(moved, want)
+    both = vmap(vmap(OPS["l1"], (None, 0)), (0, None))(x, y[None])
+    torch.testing.assert_close(both, want[:, None])
+    sums, products = vmap(OPS["both"])(x)
+    torch.testing.assert_close((sums, products), (x.sum(2), x.prod(1)))
+    c, a = torch.rand(4, 3), x
+    torch.testing.assert_close(vmap(OPS["update"], (None, 0))(c, a), c + a * a)
+    repeated = vmap(lambda row: OPS["repeat"](row, R=2))(torch.eye(3))
+    assert repeated.shape == (3, 2, 3)
+
+
+def test_types_that_the_text_leaves_open() -> None:
+    matmul = fk.torch.op("C[i,j] +=! A[i,k] * B[k,j]", name="tests::matmul")
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        a, b = torch.arange(6).reshape(2, 3).to(dtype), torch.ones(3, 4, dtype=dtype)
+        torch.testing.assert_close(matmul(a, b), a @ b)
+        torch.library.opcheck(matmul.overload, (a, b))
+    assert torch.func.vmap(matmul)(torch.rand(2, 3, 4), torch.rand(2, 4, 5)).shape == (2, 3, 5)
+
+
+def test_gradients() -> None:
+    x = torch.rand(4, 3, requires_grad=True)
+    distance = OPS["l1"](x, torch.rand(5, 3))
+    with pytest.raises(fk.ArgumentError, match=r"tests::l1 has no gradient: pass backward="):
+        distance.sum().backward()
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    def backward(context: Any, grad: Any) -> Any:
+        (x,) = context.saved_tensors
+        return grad * 2 * x
+
+    square = fk.torch.op(
+        "def square(float64 X[N]) -> (Y) { Y[i] = X[i] * X[i] }", name="tests::square",
+        backward=backward, setup_context=setup,
+    )  # fmt: skip
+    assert torch.autograd.gradcheck(square, torch.rand(4, dtype=torch.float64, requires_grad=True))
+
+
+def test_names() -> None:
+    assert fk.torch.op(TEXTS["l1"], name="tests::l1") is OPS["l1"]
+    with pytest.raises(fk.ArgumentError, match="there is an operator tests::l1 already"):
+        fk.torch.op(TEXTS["conv"], name="tests::l1")
+    with pytest.raises(fk.ArgumentError, match="'a b' is no name of an operator"):
+        fk.torch.op(TEXTS["conv"], name="a b")
+    assert fk.torch.op(TEXTS["pool"]).name == "farkas::pool"
+    assert fk.torch.op("Y[i] = 2 * X[i]").name.startswith("farkas::")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ((torch.rand(4, 3).double(), torch.rand(5, 3)), "X has dtype float64, expected float32"),
+        ((torch.rand(4), torch.rand(5, 3)), "X has rank 1"),
+        ((torch.rand(4, 3), torch.rand(5, 2)), r"Y\.shape\[1\] is 2 but X\.shape\[1\] makes K = 3"),
+        ((torch.rand(4, 3).to_sparse(), torch.rand(5, 3)), "."),
+    ],
+)
+def test_what_is_refused(tensors: Any, message: str) -> None:
+    with pytest.raises((fk.ArgumentError, NotImplementedError), match=message):
+        OPS["l1"](*tensors)
