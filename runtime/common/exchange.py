@@ -197,13 +197,23 @@ def _of_python(name: str, value: Any, dtype: _Dtype | None) -> Array:
         raise ArgumentError(f"{name} is no array: {_line(error)}") from None
     if dtype is None or natural.dtype == dtype or not _is_weak(value):
         return natural
-    fits = np.result_type(natural.dtype, dtype).kind == dtype.kind or dtype == BFLOAT16.numpy
-    if not fits or (natural.dtype.kind == "b") != (dtype.kind == "b"):
+    if natural.size and not _holds(dtype, natural.dtype.kind):
         raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
     try:
-        return np.asarray(value, dtype)
+        found = np.asarray(value, dtype)
     except OverflowError:
-        raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold") from None
+        found = None
+    if found is None or (dtype.kind in "iu" and not np.array_equal(found, natural)):
+        raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
+    return found
+
+
+def _holds(dtype: _Dtype, kind: str) -> bool:
+    """Whether an element type may hold Python numbers of a kind, those that are in its range."""
+    if kind == "b" or dtype.kind == "b":
+        return kind == dtype.kind
+    is_float = dtype.kind in "fc" or dtype == BFLOAT16.numpy
+    return is_float or (kind in "iu" and dtype.kind in "iu")
 
 
 def _is_weak(value: Any) -> bool:

@@ -87,6 +87,10 @@ def test_numbers_that_integers_cannot_hold() -> None:
     add = fk.compile("def f(int8 a[], int8 X[N]) -> (Y) { Y[i] = a[] + X[i] }")
     x = np.arange(3, dtype=np.int8)
     assert add(2, x).tolist() == [2, 3, 4] and add(2, [0, 1, 2]).dtype == np.int8
+    double = fk.compile("def f(uint8 X[N]) -> (Y) { Y[i] = X[i] + X[i] }")
+    assert double([]).dtype == np.uint8 and double([1, 2]).tolist() == [2, 4]
+    with pytest.raises(fk.ArgumentError, match="which uint8 cannot hold"):
+        double([-1])
     for number in (1.0, 300, -129, [1.5]):
         with pytest.raises(fk.ArgumentError, match="which int8 cannot hold"):
             add(number, x) if not isinstance(number, list) else add(1, number)
