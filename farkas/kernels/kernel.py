@@ -210,13 +210,25 @@ class Kernel:
             result = self._quick(arrays, out, threads, named)
             if result is not NotImplemented:
                 return result
+        if like is None and not is_foreign_call(self._inputs[0], arrays, named, out):
+            return self._slow(arrays, named, out, threads, copy)
+        return self._exchanged(arrays, named, out, threads, copy, like)
+
+    def _exchanged(
+        self,
+        arrays: tuple[Any, ...],
+        named: Mapping[str, Any],
+        out: Any,
+        threads: int | None,
+        copy: bool,
+        like: Any,
+    ) -> Any:
+        """A call with arrays of other libraries, or whose results are theirs."""
         names, dtypes = self._inputs
         slow = partial(self._slow, threads=threads, copy=copy)
-        if like is None and not is_foreign_call(names, arrays, named, out):
-            return slow(arrays, named, out)
         values = given_by_name(names, arrays, named)
         if values is None:
-            return slow(arrays, named, out)
+            return slow(arrays, named, out)  # which says what is wrong
         sizes = {name: value for name, value in named.items() if name not in names}
 
         def call(ready: Mapping[str, Any], out: Any) -> Any:
@@ -224,7 +236,7 @@ class Kernel:
             result = self._quick(given, out, threads, sizes)
             return slow(given, sizes, out) if result is NotImplemented else result
 
-        return exchange_call(call, values, out, like, dtypes, self.target.runner.held(values))
+        return exchange_call(call, values, out, like, dtypes, self.target.runner)
 
     @cached_property
     def _inputs(self) -> tuple[tuple[str, ...], dict[str, Any]]:

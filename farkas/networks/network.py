@@ -173,12 +173,13 @@ class Network:
         if like is None and not is_foreign_run(inputs, out):
             return run(inputs, out=out)
         dtypes = {p.name: p.dtype.numpy for p in network.inputs if p.dtype is not None}
-        held = self.origin.target.runner.held(by_name("inputs", inputs))
 
         def call(ready: Mapping[str, Any], out: Any) -> dict[str, Any]:
             return run(ready, out=out)
 
-        found: dict[str, Any] = exchange_call(call, inputs, out, like, dtypes, held)
+        found: dict[str, Any] = exchange_call(
+            call, by_name("inputs", inputs), out, like, dtypes, self.origin.target.runner
+        )
         return found
 
     def _passed_further(self, inputs: Any) -> Network | None:

@@ -73,9 +73,13 @@ class Runner(ABC):
             return value.dtype, value.shape
         return None
 
-    def held(self, values: Mapping[str, Any]) -> dict[str, np.dtype[Any]]:
-        """The arrays that are on a device, by name: their element types."""
-        return {}
+    def holds(self, value: Any) -> bool:
+        """Whether an array is on a device."""
+        return False
+
+    def held(self, values: Mapping[str, Any]) -> set[str]:
+        """The names of arrays that are on a device."""
+        return {name for name, value in values.items() if self.holds(value)}
 
     def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
         """Arrays on the host; those on a device are copied, after the work on a stream."""

@@ -62,9 +62,8 @@ class DeviceRunner(Runner):
         on = device.stream(stream)
         return {n: device.fetch(n, v, on) if device.holds(v) else v for n, v in values.items()}
 
-    def held(self, values: Mapping[str, Any]) -> dict[str, np.dtype[Any]]:
-        there = {n: v for n, v in values.items() if self.device.holds(v)}
-        return {n: self.device.describe(n, v)[0] for n, v in there.items()}
+    def holds(self, value: Any) -> bool:
+        return self.device.holds(value)
 
     def sent(self, values: Mapping[str, Array], stream: Any = None) -> dict[str, Any]:
         device, on = self.device, self.device.stream(stream)

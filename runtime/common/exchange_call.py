@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +17,16 @@ from runtime.common.exchange import (
 )
 
 Dtypes = Mapping[str, np.dtype[Any]]
+
+
+class Place(Protocol):
+    """Where something runs."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether an array is there already."""
+
+    def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+        """Its element type and shape."""
 
 
 def is_foreign_call(
@@ -57,34 +66,43 @@ def exchange_call(
     out: Any,
     like: Any,
     dtypes: Dtypes,
-    held: Dtypes = MappingProxyType({}),
+    place: Place | None = None,
 ) -> Any:
     """Call something with numpy arrays instead of those of other libraries.
 
     call : takes the inputs by name, and ``out=``
     like : what results are, see `runtime.common.exchange.library_like`; None: as the inputs
     dtypes : the element types that inputs are known to have
-    held : inputs that are on a device and remain as they are, with their element types
+    place : whose arrays remain as they are; None: nobody's
 
     Raises
     ------
     ArgumentError : see `runtime.common.exchange.host_array` and `library_like`.
     """
     library = library_of(values.values()) if like is None else library_like(like)
-    ready = {
-        name: value if name in held else host_array(name, value, dtypes.get(name))
-        for name, value in values.items()
-    }
+
+    def ready_for(name: str, value: Any) -> Any:
+        held = place is not None and is_foreign(value) and place.holds(value)
+        return value if held else host_array(name, value, dtypes.get(name))
+
+    ready = {name: ready_for(name, value) for name, value in values.items()}
     if len(dtypes) < len(values):
         numbers = {name: value for name, value in values.items() if name not in dtypes}
-        for name, dtype in weak_dtypes({**ready, **numbers}, held).items():
+        there = _described({n: v for n, v in ready.items() if is_foreign(v)}, place)
+        for name, dtype in weak_dtypes({**ready, **numbers}, there).items():
             ready[name] = host_array(name, values[name], dtype)
     if out is None:
         return given_back(call(ready, None), library)
     passed = _listed(out)
-    arrays = [host_array("out", value) for value in passed]
+    arrays = [ready_for("out", value) for value in passed]
     made = call(ready, _arranged(out, arrays))
     return given_back(made, library, [*zip(passed, arrays, strict=True)])
+
+
+def _described(values: Mapping[str, Any], place: Place | None) -> dict[str, np.dtype[Any]]:
+    """The element types of arrays that are on a device."""
+    found = {n: place.describe(n, v) for n, v in values.items()} if place is not None else {}
+    return {name: about[0] for name, about in found.items() if about is not None}
 
 
 def _listed(out: Any) -> list[Any]:

@@ -13,6 +13,7 @@ import farkas as fk
 from benchmarks.kernel import one_model
 from farkas.targets.base import Target
 from farkas.targets.find_target import target_of
+from runtime.common.cache import Cache
 from tests.gpu.programs import CASES
 
 TARGETS = ("cpu", "opencl", "cuda-emulator")
@@ -93,8 +94,21 @@ def test_calls_are_alike(target: Target) -> None:
     assert kernel(a.astype(np.int32), b.astype(np.int32)).dtype == np.int32
     with pytest.raises(fk.ArgumentError, match="A has rank 1"):
         kernel(a[0], b)
-    with pytest.raises(fk.ArgumentError, match="A is a list, expected a numpy array"):
-        kernel([1.0], b)
+    with pytest.raises(fk.ArgumentError, match="A is a str, expected a numpy array"):
+        kernel("a", b)
+    np.testing.assert_allclose(kernel(a.tolist(), b), a @ b, rtol=1e-6)
+
+
+def test_numbers_take_the_type_of_arrays_on_the_device(cache: Cache) -> None:
+    kernel = fk.compile("Y[i] = a[] * X[i]", target="cuda-emulator", cache=cache)
+    device = kernel.target.device
+    x = device.put(np.arange(3, dtype=np.float32))
+    assert kernel(2, np.arange(3, dtype=np.float32)).tolist() == [0, 2, 4]
+    result = kernel(2.5, x)
+    assert result.dtype == np.float32 and result.tolist() == [0, 2.5, 5]
+    out = device.put(np.zeros(3, np.float32))
+    assert kernel(device.put(np.array(2, np.float32)), x, out=out) is out
+    assert out.numpy().tolist() == [0, 2, 4]
 
 
 @pytest.mark.parametrize("name", ["shared tiles", "registers", "rows"])
