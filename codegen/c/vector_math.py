@@ -114,7 +114,8 @@ static inline V fk_near_pow_S(V x, V y)
   const D n = (D)(((bits + ((int64_t)1024 << 52)) >> 52) | 0x4330000000000000) - (0x1p52 + 1024.0);
   const D m = (D)((bits & 0xfffffffffffff) + 0x3fe6a09e667f3bcd);
   const D s = (m - 1.0) / (m + 1.0), z = s * s;
-  D q = z * (1.0 / 11) + 1.0 / 9;
+  D q = z * (1.0 / 13) + 1.0 / 11;
+  q = q * z + 1.0 / 9;
   q = q * z + 1.0 / 7;
   q = q * z + 1.0 / 5;
   q = q * z + 1.0 / 3;

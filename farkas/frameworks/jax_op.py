@@ -19,6 +19,7 @@ from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.dtypes import DTYPES, DType
 from poly.ir.program import Program
+from poly.ir.size_values import check_size
 from runtime.common.cache import Cache, digest
 from runtime.cpu.shared_library import open_library
 from runtime.cpu.toolchain import find_toolchain
@@ -66,6 +67,8 @@ class JaxOperator:
         self._jax, self.operation = jax, operation
         self._exact, self._schedule = exact, schedule
         self._batches: dict[str, JaxOperator] = {}
+        self._compiled: dict[Program, Kernel] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<JaxOperator {self.operation.name}({', '.join(self.operation.inputs)})>"
@@ -88,8 +91,23 @@ class JaxOperator:
             raise ArgumentError(
                 f"{self.operation.name} is given sizes {', '.join(sizes)}; it needs {needed}"
             )
-        results = self._with_rules(dict(sizes))(*map(self._jax.numpy.asarray, arrays))
+        sizes = {name: check_size(name, value) for name, value in sizes.items()}
+        given = [self._taken(n, a) for n, a in zip(names, arrays, strict=True)]
+        results = self._with_rules(sizes)(*given)
         return results if len(results) > 1 else results[0]
+
+    def _taken(self, name: str, value: Any) -> Any:
+        """An argument as an array of JAX, of the same element type if it has one."""
+        try:
+            found = self._jax.numpy.asarray(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            line = (str(error).splitlines() or [""])[0]
+            raise ArgumentError(f"{name} is no array: {line}") from None
+        if getattr(value, "dtype", found.dtype) != found.dtype:
+            raise ArgumentError(
+                f"{name} has dtype {value.dtype}, which JAX has disabled: set jax_enable_x64"
+            )
+        return found
 
     def _with_rules(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
         """The call, with what vmap and grad make of it."""
@@ -122,15 +140,18 @@ class JaxOperator:
         self, program: Program, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int]
     ) -> tuple[str, list[int]]:
         """The name of a kernel that XLA can call, and the numbers for these shapes."""
-        text = str(program)
-        name = digest(text, str(self._exact), str(self._schedule))[:40]
+        with self._lock:
+            if program not in self._compiled:
+                kernel = compile(str(program), exact=self._exact, schedule=self._schedule)
+                self._compiled[program] = kernel
+            kernel = self._compiled[program]
+        # Not the program alone: a plan that another process has stored has to fit the kernel.
+        name = digest(kernel.source, kernel.toolchain.identity)[:40]
         with _lock:
             if name not in _kernels:
-                kernel = compile(text, exact=self._exact, schedule=self._schedule)
                 _add(_handler(self._jax), name, kernel)
                 _kernels[name] = kernel
-            loaded = _kernels[name].loaded
-        return name, loaded.plan_numbers(shapes, sizes)
+        return name, kernel.loaded.plan_numbers(shapes, sizes)
 
     def _batched(
         self, sizes: Mapping[str, int], count: int, there: Sequence[bool], *arrays: Any

@@ -24,10 +24,11 @@ class Operation:
     text : as written; name : of the program, made of the text if that gives none
     inputs, outputs : names, in order
     asked : the sizes that no input's shape determines, which calls give by name
+    exact, schedule : as for `farkas.compile`
     """
 
     def __init__(self, text: str, exact: bool = False, schedule: ScheduleLike = None) -> None:
-        self.text, self._exact, self._schedule = text, exact, schedule
+        self.text, self.exact, self.schedule = text, exact, schedule
         self._source = read_text(text)
         self._programs: dict[tuple[DType, ...], Program] = {}
         self._kernels: dict[str, Kernel] = {}
@@ -53,12 +54,17 @@ class Operation:
             raise ArgumentError(f"{tensor.name} has dtype {dtype}, expected {tensor.dtype}")
         return found
 
+    def is_like(self, other: Operation) -> bool:
+        """Whether another one computes the same in the same order."""
+        mine = self.text, self.exact, self.schedule
+        return mine == (other.text, other.exact, other.schedule)
+
     def kernel(self, target: str) -> Kernel:
         """The kernel for a target, which is compiled when it is first called."""
         with self._lock:
             if target not in self._kernels:
                 self._kernels[target] = compile(
-                    self.text, exact=self._exact, schedule=self._schedule, target=target
+                    self.text, exact=self.exact, schedule=self.schedule, target=target
                 )
             return self._kernels[target]
 

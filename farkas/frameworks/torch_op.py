@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -12,7 +13,7 @@ from farkas.frameworks.operation import Operation, output_shapes
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.dtypes import DTYPES, DType
-from runtime.common.exchange import memory_of_torch, to_torch
+from runtime.common.exchange import check_no_tangent, memory_of_torch, to_torch
 
 #: Where operators are whose name does not say.
 NAMESPACE = "farkas"
@@ -20,6 +21,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)")
 #: The operators that there are, by their names; torch keeps them as long as the process lives.
 _OPERATORS: dict[str, TorchOperator] = {}
 _LIBRARIES: list[Any] = []
+_LOCK = threading.RLock()
 
 
 def op(
@@ -53,21 +55,25 @@ def op(
     Raises
     ------
     LanguageError : a mistake in the text.
-    ArgumentError : a name that is none, or that another operator has.
+    ArgumentError : a name that is none, or that another operator has; a program without inputs.
     ToolchainError : torch is not installed.
     """
     torch = _torch()
     operation = Operation(text, exact, schedule)
     qualified = _qualified(name or operation.name)
-    known = _OPERATORS.get(qualified)
-    if known is not None:
-        if known.operation.text == text and backward is None:
+    if not operation.inputs:
+        raise ArgumentError(f"{qualified} has no inputs: torch chooses what runs by its tensors")
+    with _LOCK:
+        known = _OPERATORS.get(qualified)
+        if known is not None and backward is None and known.operation.is_like(operation):
             return known
-        raise ArgumentError(f"there is an operator {qualified} already: choose another name")
-    made = TorchOperator(torch, operation, qualified)
-    made.register(backward, setup_context)
-    _OPERATORS[qualified] = made
-    return made
+        space, _, own = qualified.partition("::")
+        if known is not None or hasattr(getattr(torch.ops, space), own):
+            raise ArgumentError(f"there is an operator {qualified} already: choose another name")
+        made = TorchOperator(torch, operation, qualified)
+        made.register(backward, setup_context)
+        _OPERATORS[qualified] = made
+        return made
 
 
 class TorchOperator:
@@ -87,8 +93,12 @@ class TorchOperator:
 
         Raises
         ------
-        ArgumentError : wrong element types, ranks or sizes; an unknown or a missing size.
+        ArgumentError : wrong element types, ranks or sizes; an unknown or a missing size; a tensor
+            with a derivative in forward mode, of which only this call knows.
         """
+        if self._torch.autograd.forward_ad._current_level >= 0:
+            for name, tensor in zip(self.operation.inputs, tensors, strict=False):
+                check_no_tangent(name, tensor)
         if sizes or self.operation.asked:
             return self.overload(*tensors, *self._in_order(sizes))
         return self.overload(*tensors)
@@ -128,7 +138,11 @@ class TorchOperator:
         own = library.Library(space, "FRAGMENT")
         _LIBRARIES.append(own)
         schema = self._schema.removeprefix(f"{space}::")
-        own.define(schema, tags=(self._torch.Tag.pt2_compliant_tag,))
+        try:
+            own.define(schema, tags=(self._torch.Tag.pt2_compliant_tag,))
+        except RuntimeError as error:  # e.g. an input that is called None
+            line = str(error).splitlines()[0]
+            raise ArgumentError(f"torch takes no operator {schema}: {line}") from None
         own.impl(name, self._on_cpu, "CPU")
         own.impl(name, self._on_cuda, "CUDA")
         library.register_fake(self.name, self._fake, lib=own)
@@ -153,8 +167,10 @@ class TorchOperator:
 
     def _on_cuda(self, *given: Any) -> Any:
         tensors, sizes = self._split(given)
-        target = f"cuda:{tensors[0].device.index}"
-        kernel = self.operation.kernel(target)
+        devices = sorted({str(t.device) for t in tensors})
+        if len(devices) > 1:
+            raise ArgumentError(f"{self.name} is given tensors on {' and '.join(devices)}")
+        kernel = self.operation.kernel(devices[0])
         results = kernel(*(t.detach().contiguous() for t in tensors), **sizes)
         taken = self._torch.from_dlpack
         return tuple(map(taken, results)) if isinstance(results, tuple) else taken(results)
@@ -166,8 +182,6 @@ class TorchOperator:
         shapes, _ = output_shapes(program, [t.shape for t in tensors], sizes)
         made = tuple(
             tensors[0].new_empty(shape, dtype=getattr(self._torch, t.dtype.name))
-            if tensors
-            else self._torch.empty(shape, dtype=getattr(self._torch, t.dtype.name))
             for t, shape in zip(program.outputs, shapes, strict=True)
         )
         return made if len(made) > 1 else made[0]
@@ -190,7 +204,8 @@ class TorchOperator:
         mask = "".join("1" if name in batched else "0" for name in names)
         types = "_".join(t.dtype.name for t in program.inputs)
         text = str(batch_program(program, batched))
-        whole = op(text, name=f"{self.name}_batch_{mask}_{types}")
+        name = f"{self.name}_batch_{mask}_{types}"
+        whole = op(text, name=name, exact=self.operation.exact)
         results = whole(*moved, **sizes)
         dims = [0 if t.name in batched else None for t in program.outputs]
         return (results, dims[0]) if len(dims) == 1 else (results, tuple(dims))

@@ -24,8 +24,9 @@ static const fk_entry *fk_known;
 /* Add a kernel; the caller sees to it that one thread does this at a time.  0 if it is done. */
 int fk_add_kernel(const char *name, fk_kernel *run)
 {
+  if (strlen(name) >= sizeof ((fk_entry *)0)->name) return 1;
   fk_entry *made = malloc(sizeof *made);
-  if (made == NULL || strlen(name) >= sizeof made->name) return 1;
+  if (made == NULL) return 1;
   made->next = fk_known;
   made->run = run;
   strcpy(made->name, name);
@@ -98,6 +99,10 @@ XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
   void *tensors[FK_MOST_TENSORS];
   int64_t count = 0;
   const int64_t passed = *next++;
+  const int64_t *pairs = next + passed;
+  const int64_t temporaries = pairs[1 + 2 * *pairs];
+  if (passed + frame->rets.size + temporaries > FK_MOST_TENSORS)
+    return fk_error(frame, "the kernel has too many tensors");
   for (int64_t k = 0; k < passed; k++)
     tensors[count++] = ((XLA_FFI_Buffer *)frame->args.args[*next++])->data;
   for (int64_t k = 0; k < frame->rets.size; k++)
@@ -107,7 +112,7 @@ XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
     const XLA_FFI_Buffer *to = frame->rets.rets[next[0]], *from = frame->args.args[next[1]];
     if (to->data != from->data) memcpy(to->data, from->data, fk_bytes(to));
   }
-  const int64_t temporaries = *next++;
+  next++; /* the number of temporaries */
   char *memory = NULL;
   if (temporaries > 0) {
     memory = aligned_alloc(FK_ALIGNMENT, bytes);

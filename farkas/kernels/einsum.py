@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from farkas.kernels.kernel import Kernel, compile
 from frontends.language.subscripts import Label, Labels, Subscripts, from_lists, read_subscripts
 from poly.errors import ArgumentError
 from runtime.common.arguments import Array
-from runtime.common.exchange import host_array
+from runtime.common.exchange import NUMBERS, host_array, is_foreign
 from runtime.common.exchange_call import exchange_call
 
 #: How values are combined by name: the sign in a reduction, and the text of a pair of values.
@@ -68,8 +69,8 @@ def einsum(
 
     Returns
     -------
-    An array, or a number if it has no dimensions.  As with numpy, a transposed array or a diagonal
-    is a view of the operand.
+    An array; of numpy's, a number if it has no dimensions, and a view of the operand if it is a
+    transposed array or a diagonal.
 
     Raises
     ------
@@ -79,15 +80,18 @@ def einsum(
     """
     text, operands = _split(arguments)
     for name, known in ((add, _ADD), (mul, _MUL)):
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise ArgumentError(f"there is no operation {name!r}; there are {', '.join(known)}")
     if not isinstance(order, str) or order.upper() not in ("C", "F", "A", "K"):
         raise ArgumentError(f"there is no order {order!r}; there are C, F, A, K")
+    is_numpys = like is None and not any(map(is_foreign, operands))
     call = partial(
         _compute, text, dtype=dtype, order=order.upper(), casting=casting, optimize=optimize,
-        semiring=_Semiring(add, mul), threads=threads,
+        semiring=_Semiring(add, mul), threads=threads, is_numpys=is_numpys,
     )  # fmt: skip
-    values = {f"operand {n}": value for n, value in enumerate(operands)}
+    # numpy gives numbers its own element types here, whatever they stand beside.
+    given = [np.asarray(x) if type(x) in NUMBERS else x for x in operands]
+    values = {f"operand {n}": value for n, value in enumerate(given)}
     return exchange_call(lambda ready, out: call([*ready.values()], out), values, out, like, {})
 
 
@@ -101,13 +105,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     ArgumentError : dimensions that there are not, or whose extents differ.
     """
     ranks = np.ndim(a), np.ndim(b)
-    if isinstance(axes, int):
-        chosen = [*range(ranks[0] - axes, ranks[0])], [*range(axes)]
-    else:
-        chosen = tuple([x] if isinstance(x, int) else [*x] for x in axes)  # type: ignore[assignment]
-    known = all(-r <= x < r for r, own in zip(ranks, chosen, strict=True) for x in own)
-    if not known or len(chosen[0]) != len(chosen[1]):
-        raise ArgumentError(f"axes={axes!r} do not pair dimensions of {ranks[0]} and {ranks[1]}")
+    chosen = _paired(axes, ranks)
     left, right = [*range(ranks[0])], [*range(ranks[0], sum(ranks))]
     for x, y in zip(*chosen, strict=True):
         if np.shape(a)[x] != np.shape(b)[y]:
@@ -117,6 +115,31 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         right[y] = left[x]
     summed = {left[x] for x in chosen[0]}
     return einsum(a, left, b, right, [n for n in (*left, *right) if n not in summed])
+
+
+def _paired(axes: Any, ranks: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Dimensions of two arrays, in pairs, counted from the left."""
+    try:
+        if not isinstance(axes, (tuple, list)):
+            count = operator.index(axes)
+            if not 0 <= count <= min(ranks):
+                raise ValueError
+            return [*range(ranks[0] - count, ranks[0])], [*range(count)]
+        first, second = axes
+        made = []
+        for own, rank in ((first, ranks[0]), (second, ranks[1])):
+            listed = own if isinstance(own, (tuple, list)) else [own]
+            found = [operator.index(x) for x in listed]
+            if not all(-rank <= x < rank for x in found):
+                raise ValueError
+            made.append([x % rank for x in found])
+        if len(made[0]) != len(made[1]) or any(len({*x}) != len(x) for x in made):
+            raise ValueError
+        return made[0], made[1]
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"axes={axes!r} do not pair dimensions of {ranks[0]} and {ranks[1]}"
+        ) from None
 
 
 def transpose(a: Any, axes: Any = None) -> Any:
@@ -158,13 +181,22 @@ def _compute(
     optimize: Any,
     semiring: _Semiring,
     threads: int | None,
+    is_numpys: bool,
 ) -> Any:
-    """einsum of numpy arrays."""
-    arrays = [np.asanyarray(host_array(f"operand {n}", a)) for n, a in enumerate(operands)]
+    """einsum of numpy arrays.
+
+    is_numpys : whether the caller has given such arrays, and gets them
+    """
+    arrays = [_array(f"operand {n}", value) for n, value in enumerate(operands)]
     subscripts = read_subscripts(text, [a.ndim for a in arrays])
     common = _common_dtype(arrays, dtype, casting)
-    if semiring.is_usual and out is None and common == arrays[0].dtype and _is_view(subscripts):
-        return _VIEW(text, arrays[0])
+    terms, arrays = _broadcast(subscripts.operands, arrays)
+    subscripts = Subscripts(terms, subscripts.result)
+    is_same = is_numpys and out is None and common == arrays[0].dtype
+    if semiring.is_usual and is_same and _is_view(subscripts):
+        numbers = {x: n for n, x in enumerate(dict.fromkeys(terms[0]))}
+        places = ([numbers[x] for x in labels] for labels in (terms[0], subscripts.result))
+        return _VIEW(arrays[0], *places)
     is_fortran = order == "F" or (order == "A" and all(a.flags.f_contiguous for a in arrays))
     arrays = [np.asarray(a, common) for a in arrays]
     if common.kind == "c":
@@ -175,7 +207,15 @@ def _compute(
         return _written(out, result, casting)
     if is_fortran and result.ndim > 1:
         return np.asfortranarray(result)
-    return result if result.ndim else result[()]
+    return result if result.ndim or not is_numpys else result[()]
+
+
+def _array(name: str, value: Any) -> Array:
+    found = np.asanyarray(host_array(name, value))
+    if isinstance(found, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; its mask would be ignored, so fill it")
+    plain: Array = found.view(np.ndarray)
+    return plain
 
 
 def _common_dtype(arrays: Sequence[Array], dtype: Any, casting: str) -> np.dtype[Any]:
@@ -215,11 +255,24 @@ def _written(out: Any, result: Array, casting: str) -> Any:
         raise ArgumentError(f"out is a {type(out).__name__}, expected an array")
     if out.shape != result.shape:
         raise ArgumentError(f"out has shape {out.shape}, expected {result.shape}")
+    if _overlaps_itself(out):
+        raise ArgumentError("out has elements that share memory with each other")
     try:
         np.copyto(out, result, casting=casting)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"out: {error}") from None
     return out
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Whether elements may share memory: some dimension is not outside of the smaller ones."""
+    end = array.itemsize
+    for stride, extent in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if extent > 1:
+            if stride < end:
+                return True
+            end = stride * extent
+    return False
 
 
 # --- contractions ---------------------------------------------------------------------------------
@@ -234,7 +287,7 @@ def _contract(
     out: Any = None,
 ) -> Array:
     """The result, by one kernel, or by one for each pair of operands."""
-    operands, arrays = _broadcast(subscripts.operands, arrays)
+    operands = subscripts.operands
     if len(arrays) < 3 or optimize is False or not semiring.is_usual:
         return _call(Subscripts(operands, subscripts.result), arrays, semiring, threads, out)
     left, labels = list(arrays), list(operands)
@@ -265,7 +318,7 @@ def _path(
         optimize = ["einsum_path", *optimize] if isinstance(optimize[0], tuple) else optimize
     try:
         found = np.einsum_path(*given, optimize=optimize)[0]
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
         raise ArgumentError(f"optimize={optimize!r}: {error}") from None
     return [tuple(step) for step in found[1:]]
 
@@ -281,7 +334,12 @@ def _broadcast(
     """
     extents: dict[Label, int] = {}
     for number, (labels, array) in enumerate(zip(operands, arrays, strict=True)):
+        own: dict[Label, int] = {}
         for label, extent in zip(labels, array.shape, strict=True):
+            if own.setdefault(label, extent) != extent:
+                raise ArgumentError(
+                    f"operand {number} has {own[label]} and {extent} elements along {label!r}"
+                )
             known = extents.setdefault(label, extent)
             if known == 1:
                 extents[label] = extent

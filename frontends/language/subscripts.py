@@ -65,7 +65,7 @@ def _labels(text: str, term: str, at: int, rank: int, what: str) -> Labels:
     """The labels of an operand or of the result, whose term begins at `at`."""
     before, dots, after = term.partition(_DOTS)
     for number, c in enumerate(before + " " * len(dots) + after):
-        if not (c.isspace() or (c.isascii() and c.isalpha())):
+        if not (c == " " or (c.isascii() and c.isalpha())):
             span = Span(at + number, at + number + 1)
             message = "a second ellipsis in one term" if dots and c == "." else None
             hint = "subscripts are letters, commas and ellipses: ...ij,jk->...ik"

@@ -8,7 +8,7 @@ from poly.ir.program import Program, Statement
 
 
 def rounds_to_integers(program: Program) -> bool:
-    """Whether a program turns floats into integers, which all machines can agree about.
+    """Whether a program casts floats to integers, which all machines can agree about.
 
     A fused multiply-add, which not all machines have, may decide where a float is rounded to.
     Machines differ in any case where it is a sum of products of floats, which lanes share, or a

@@ -337,8 +337,10 @@ def check_output(tensor: Tensor, value: Any, shape: Shape) -> Array:
     ------
     ArgumentError : another dtype or shape; read-only, not C-contiguous or not aligned.
     """
-    array = _check_array(tensor, value)
     what = f"out {tensor.name}"
+    if isinstance(value, np.generic):
+        raise ArgumentError(f"{what} is a number, which cannot be written to: pass an array")
+    array = _check_array(tensor, value)
     if array.shape != shape:
         raise ArgumentError(f"{what} has shape {array.shape}, expected {shape}")
     if not array.flags.writeable:

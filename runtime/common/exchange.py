@@ -13,6 +13,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from runtime.common.arguments import Array
 _Dtype = np.dtype[Any]
 #: DLPack's kinds of device whose memory is the host's: its own, and what a GPU can reach, too.
 _ON_HOST = (1, 3, 11)
-_NUMBERS = (bool, int, float)
+#: Python's numbers, which have no element type.
+NUMBERS = (bool, int, float)
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,14 @@ class Library:
     array : the name of their type in the module
     to_numpy : an array of it as numpy's, with the name of the argument
     from_numpy : an array of it that shares the memory of numpy's
+    never_changes : whether its arrays never change
     """
 
     name: str
     array: str
     to_numpy: Callable[[str, Any], Array]
     from_numpy: Callable[[Array], Any]
+    never_changes: bool = False
 
     def has(self, value: Any) -> bool:
         """Whether a value is one of its arrays, which all of the value's type are."""
@@ -63,7 +68,15 @@ def _of_torch(name: str, value: Any) -> Array:
             f"{name} requires a gradient, which this does not compute: pass {name}.detach(), or "
             "call it under torch.no_grad()"
         )
+    check_no_tangent(name, value)
     return memory_of_torch(name, value)
+
+
+def check_no_tangent(name: str, value: Any) -> None:
+    """Refuse a tensor with a derivative in forward mode.  Raises `ArgumentError`."""
+    forward = sys.modules["torch"].autograd.forward_ad
+    if forward._current_level >= 0 and forward.unpack_dual(value).tangent is not None:
+        raise ArgumentError(f"{name} has a tangent, which this does not compute: pass its primal")
 
 
 def memory_of_torch(name: str, value: Any) -> Array:
@@ -100,24 +113,28 @@ def _of_jax(name: str, value: Any) -> Array:
             f"{name} is traced by JAX and has no elements yet: call this outside of jit, vmap and "
             "grad"
         )
-    if any(device.platform != "cpu" for device in value.devices()):
-        raise ArgumentError(
-            f"{name} is on {', '.join(map(str, value.devices()))}, but this runs on the CPU: pass "
-            f"jax.device_get({name}), or compile with target="
-        )
-    return np.asarray(value)
+    try:
+        devices = value.devices()
+        if all(device.platform == "cpu" for device in devices):
+            return np.asarray(value)
+    except (TypeError, RuntimeError) as error:  # keys of random numbers, deleted arrays
+        raise ArgumentError(f"{name} has no memory that can be read: {_line(error)}") from None
+    raise ArgumentError(
+        f"{name} is on {', '.join(map(str, devices))}, but this runs on the CPU: pass "
+        f"jax.device_get({name}), or compile with target="
+    )
 
 
 def _to_jax(array: Array) -> Any:
     jax = sys.modules["jax"]
-    if array.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
         return array  # JAX would halve it
     return jax.numpy.asarray(array)
 
 
 LIBRARIES = (
     Library("torch", "Tensor", _of_torch, to_torch),
-    Library("jax", "Array", _of_jax, _to_jax),
+    Library("jax", "Array", _of_jax, _to_jax, never_changes=True),
 )
 
 
@@ -148,13 +165,16 @@ def library_like(like: Any) -> Library | None:
     ------
     ArgumentError : neither.
     """
+    found = None if isinstance(like, str) else library_of([like])
     if isinstance(like, str):
-        names = {library.name: library for library in LIBRARIES}
-        if like in names:
-            __import__(like)
-            return names[like]
-    found = library_of([like])
-    if found is None and not (isinstance(like, np.ndarray) or like == "numpy"):
+        if like == "numpy":
+            return None
+        found = next((library for library in LIBRARIES if library.name == like), None)
+        if found is not None and find_spec(like) is None:
+            raise ArgumentError(f"like={like!r}, but {like} is not installed")
+        if found is not None:
+            import_module(like)
+    if found is None and not isinstance(like, np.ndarray):
         known = ", ".join(repr(x) for x in ("numpy", *(library.name for library in LIBRARIES)))
         raise ArgumentError(f"like={like!r} is neither of {known} nor an array of one of them")
     return found
@@ -181,7 +201,7 @@ def host_array(name: str, value: Any, dtype: _Dtype | None = None) -> Any:
     """
     if not is_foreign(value):
         return value
-    if isinstance(value, (*_NUMBERS, list, tuple)):
+    if isinstance(value, (*NUMBERS, list, tuple)):
         return _of_python(name, value, dtype)
     library = _library_of(value)
     return _of_protocol(name, value) if library is None else library.to_numpy(name, value)
@@ -189,21 +209,22 @@ def host_array(name: str, value: Any, dtype: _Dtype | None = None) -> Any:
 
 def _of_python(name: str, value: Any, dtype: _Dtype | None) -> Array:
     """An array of Python numbers, or of a list that numpy would take."""
-    if dtype is not None and type(value) is float and dtype.kind == "f":
-        return np.asarray(value, dtype)
     try:
         natural = np.asarray(value)
-    except (ValueError, OverflowError) as error:
+    except Exception as error:  # whatever its elements raise
         raise ArgumentError(f"{name} is no array: {_line(error)}") from None
     if dtype is None or natural.dtype == dtype or not _is_weak(value):
         return natural
     if natural.size and not _holds(dtype, natural.dtype.kind):
         raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
     try:
-        found = np.asarray(value, dtype)
+        with np.errstate(over="ignore"):
+            found = np.asarray(value, dtype)
     except OverflowError:
         found = None
     if found is None or (dtype.kind in "iu" and not np.array_equal(found, natural)):
+        raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
+    if dtype.kind not in "iub" and not np.array_equal(np.isfinite(found), np.isfinite(natural)):
         raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
     return found
 
@@ -220,15 +241,22 @@ def _is_weak(value: Any) -> bool:
     """Whether there are only numbers of Python, which have no element type, in a list."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_weak, value))
-    return type(value) in _NUMBERS
+    return type(value) in NUMBERS
 
 
 def _of_protocol(name: str, value: Any) -> Any:
-    device = getattr(value, "__dlpack_device__", None)
-    if device is not None and device()[0] not in _ON_HOST:
+    if isinstance(value, type):
         return value
-    if getattr(value, "null_count", 0):
-        raise ArgumentError(f"{name} has {value.null_count} missing values: fill them")
+    device = getattr(value, "__dlpack_device__", None)
+    try:
+        if device is not None and device()[0] not in _ON_HOST:
+            return value
+    except Exception as error:
+        raise ArgumentError(f"{name}: {_line(error)}") from None
+    missing = getattr(value, "null_count", 0)
+    missing = missing() if callable(missing) else missing
+    if isinstance(missing, int) and missing:
+        raise ArgumentError(f"{name} has {missing} missing values: fill them")
     if device is not None:
         try:
             return np.from_dlpack(value)
@@ -243,6 +271,36 @@ def _of_protocol(name: str, value: Any) -> Any:
     return value
 
 
+def shared_array(name: str, value: Any) -> Any:
+    """An array that is written to, as numpy's, on the same memory.
+
+    Raises
+    ------
+    ArgumentError : its memory is not known, or it never changes.
+    """
+    library = _library_of(value)
+    if isinstance(value, np.ndarray):
+        return value
+    if library is not None and library.never_changes:
+        raise ArgumentError(f"{name} is an array of {library.name}, which never changes")
+    is_known = library is not None or hasattr(value, "__array_interface__")
+    if not is_known and hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, TypeError, RuntimeError, NotImplementedError) as error:
+            raise ArgumentError(f"{name}: {_line(error)}") from None
+    if not is_known:
+        raise ArgumentError(f"{name} is a {type(value).__name__}, expected an array to write to")
+    return host_array(name, value)
+
+
+def has_changed(value: Any) -> None:
+    """Tell a library that one of its arrays was written to: torch checks that for gradients."""
+    library = _library_of(value)
+    if library is not None and library.name == "torch":
+        sys.modules["torch"].autograd.graph.increment_version(value)
+
+
 def weak_dtypes(values: Mapping[str, Any], known: Mapping[str, _Dtype]) -> dict[str, _Dtype]:
     """The element types that Python numbers take beside arrays, as numpy promotes them.
 
@@ -255,8 +313,13 @@ def weak_dtypes(values: Mapping[str, Any], known: Mapping[str, _Dtype]) -> dict[
     strong += known.values()
     found = {}
     for name, value in values.items():
-        if type(value) in _NUMBERS and strong:
-            found[name] = np.result_type(value, *strong)
+        if type(value) in NUMBERS and strong:
+            try:
+                found[name] = np.result_type(value, *strong)
+            except TypeError as error:
+                raise ArgumentError(f"{name}: {_line(error)}") from None
+            if {*strong} == {BFLOAT16.numpy} and type(value) is not bool:
+                found[name] = BFLOAT16.numpy  # which numpy does not promote numbers to
     return found
 
 

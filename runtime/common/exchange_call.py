@@ -8,11 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from runtime.common.exchange import (
+    NUMBERS,
     given_back,
+    has_changed,
     host_array,
     is_foreign,
     library_like,
     library_of,
+    shared_array,
     weak_dtypes,
 )
 
@@ -87,15 +90,18 @@ def exchange_call(
 
     ready = {name: ready_for(name, value) for name, value in values.items()}
     if len(dtypes) < len(values):
-        numbers = {name: value for name, value in values.items() if name not in dtypes}
-        there = _described({n: v for n, v in ready.items() if is_foreign(v)}, place)
-        for name, dtype in weak_dtypes({**ready, **numbers}, there).items():
+        numbers = {n: v for n, v in values.items() if n not in dtypes and type(v) in NUMBERS}
+        described = _described({n: v for n, v in ready.items() if is_foreign(v)}, place)
+        for name, dtype in weak_dtypes({**ready, **numbers}, described).items():
             ready[name] = host_array(name, values[name], dtype)
     if out is None:
         return given_back(call(ready, None), library)
     passed = _listed(out)
-    arrays = [ready_for("out", value) for value in passed]
+    there = [v is None or (place is not None and place.holds(v)) for v in passed]
+    arrays = [v if t else shared_array("out", v) for v, t in zip(passed, there, strict=True)]
     made = call(ready, _arranged(out, arrays))
+    for value in passed:
+        has_changed(value)
     return given_back(made, library, [*zip(passed, arrays, strict=True)])
 
 

@@ -95,6 +95,8 @@ def test_in_loops() -> None:
         (lambda: L1(draw(4), draw(5, 3)), "X has rank 1"),
         (lambda: L1(draw(4, 3), draw(5, 2)), r"Y\.shape\[1\] is 2"),
         (lambda: L1(draw(4, 3).astype("int32"), draw(5, 3)), "X has dtype int32"),
+        (lambda: L1(np.ones((4, 3)), draw(5, 3)), "X has dtype float64, which JAX has disabled"),
+        (lambda: L1("abc", draw(5, 3)), "X is no array"),
         (lambda: L1(draw(4, 3), draw(5, 3), N=4), "is given sizes N; it needs none"),
         (lambda: fk.jax.op("def f(float64 X[N]) -> (Y) { Y[i] = X[i] }")(draw(3)), "float64"),
         (lambda: fk.jax.op("def f(float32 X[N]) -> (Y) { Y[i] = int64(X[i]) }")(draw(3)),

@@ -141,6 +141,9 @@ def test_gradients() -> None:
     with pytest.raises(fk.ArgumentError, match=r"tests::l1 has no gradient: pass backward="):
         distance.sum().backward()
 
+    with pytest.raises(fk.ArgumentError, match="X has a tangent"):
+        torch.func.jvp(lambda x: OPS["l1"](x, x), (torch.rand(4, 3),), (torch.ones(4, 3),))
+
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(*inputs)
 
@@ -158,9 +161,16 @@ def test_gradients() -> None:
 def test_names() -> None:
     assert fk.torch.op(TEXTS["l1"], name="tests::l1") is OPS["l1"]
     with pytest.raises(fk.ArgumentError, match="there is an operator tests::l1 already"):
+        fk.torch.op(TEXTS["l1"], name="tests::l1", exact=True)
+    for taken in ("aten::add", "aten::relu"):
+        with pytest.raises(fk.ArgumentError, match=f"there is an operator {taken} already"):
+            fk.torch.op(TEXTS["pool"], name=taken)
+    with pytest.raises(fk.ArgumentError, match="there is an operator tests::l1 already"):
         fk.torch.op(TEXTS["conv"], name="tests::l1")
     with pytest.raises(fk.ArgumentError, match="'a b' is no name of an operator"):
         fk.torch.op(TEXTS["conv"], name="a b")
+    with pytest.raises(fk.ArgumentError, match="tests::none has no inputs"):
+        fk.torch.op("def f[N]() -> (Y) { Y[i] = int64(i) where i in 0:N }", name="tests::none")
     assert fk.torch.op(TEXTS["pool"]).name == "farkas::pool"
     assert fk.torch.op("Y[i] = 2 * X[i]").name.startswith("farkas::")
 

@@ -154,6 +154,13 @@ def test_truth_values() -> None:
         (("i,i", np.ones(2), np.ones(3)), {}, "operand 1 has 3 elements along 'i', but 2 come bef"),
         (("...,...", np.ones(2), np.ones(3)), {}, "along the ellipsis"),
         (("i", np.array(["a"])), {}, "is not supported"),
+        (("ii", np.ones((1, 3))), {}, "operand 0 has 1 and 3 elements along 'i'"),
+        (("ii->i", np.ones((2, 3))), {}, "operand 0 has 2 and 3 elements along 'i'"),
+        (("i->", np.ma.array([1.0, 2.0], mask=[0, 1])), {}, "operand 0 is a masked array"),
+        (("i->", np.ones(2)), {"out": 0.0}, "out is a float, expected an array to write to"),
+        (("i", np.ones(2)), {"add": ["+"]}, "no operation"),
+        (("i->i", np.ones(2, "f4")), {"out": np.lib.stride_tricks.as_strided(
+            np.ones(1), (2,), (0,))}, "share memory with each other"),
         (("i", np.ones(2)), {"add": "-"}, r"no operation '-'; there are \+, \*, max, min"),
         (("i", np.ones(2)), {"order": "W"}, "no order 'W'"),
         (("i->", np.ones(2)), {"dtype": "int32"}, "does not become int32 by casting='safe'"),
@@ -189,7 +196,9 @@ def test_tensordot(axes: Any) -> None:
     np.testing.assert_allclose(fk.tensordot(a, b, axes), np.tensordot(a, b, axes))
 
 
-@pytest.mark.parametrize("axes", [4, (0, 0), (3, 0), ([0, 1], [0])])
+@pytest.mark.parametrize(
+    "axes", [4, -1, 1.0, "ab", (0, 0), (3, 0), ([0, 1], [0]), ([1, 1], [0, 1]), ([1, 2], [0, 0])]
+)
 def test_axes_that_do_not_fit(axes: Any) -> None:
     with pytest.raises(fk.ArgumentError, match=r"axes=|elements along"):
         fk.tensordot(draw((2, 3, 3)), draw((3, 3, 4)), axes)
@@ -200,6 +209,11 @@ def test_arrays_of_others_come_back_as_such() -> None:
     a, b = torch.rand(3, 4), torch.rand(4, 5)
     found = fk.einsum("ij,jk->ik", a, b)
     assert isinstance(found, torch.Tensor) and torch.allclose(found, a @ b)
+    assert isinstance(fk.einsum("ij,ij->", a, a), torch.Tensor)
+    own = draw((2, 3))
+    turned = fk.einsum("ij->ji", own[::-1], like="torch")
+    own[:] = 0
+    assert turned.abs().min() > 0  # no view of an array of numpy's
 
 
 def test_opt_einsum_has_it_as_a_backend() -> None:

@@ -117,6 +117,19 @@ def test_out_is_what_was_passed(axpy: fk.Kernel) -> None:
     assert axpy(2, Lent(X), X, out=memory) is memory
 
 
+@pytest.mark.parametrize("out", [0.0, [0.0] * 5, Converted(np.zeros(5, np.float32)), np.float32(0)])
+def test_out_has_memory_of_its_own(out: Any, axpy: fk.Kernel) -> None:
+    with pytest.raises(fk.ArgumentError, match=r"out .*(to write to|cannot be written to)"):
+        axpy(2, X, X, out=out)
+
+
+def test_numbers_are_finite_where_they_were() -> None:
+    double = fk.compile("def f(float32 X[N]) -> (Y) { Y[i] = X[i] + X[i] }")
+    with pytest.raises(fk.ArgumentError, match="which float32 cannot hold"):
+        double([1e300])
+    assert double([float("inf")]).tolist() == [float("inf")]
+
+
 def test_results_are_as_the_first_of_another_library(
     monkeypatch: pytest.MonkeyPatch, axpy: fk.Kernel
 ) -> None:
@@ -174,6 +187,15 @@ def test_torch(axpy: fk.Kernel) -> None:
     assert torch.equal(axpy(2, torch.arange(10.0)[::2], x), torch.arange(5) * 5.0)
     half = fk.compile("def f(bfloat16 X[N]) -> (Y) { Y[i] = X[i] + X[i] }")
     assert torch.equal(half(x.bfloat16()), (x + x).bfloat16())
+    weight = torch.ones(5)
+    product = (torch.ones(5, requires_grad=True) * weight).sum()
+    axpy(2, x, x, out=weight)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(fk.ArgumentError, match="X has a tangent"):
+            axpy(2, dual, x)
     with torch.no_grad():
         assert torch.equal(axpy(2, torch.nn.Parameter(x), x), 3 * x)
     for bad, message in (
@@ -195,7 +217,7 @@ def test_jax(axpy: fk.Kernel) -> None:
     assert count(x).dtype == np.int64  # not halved
     with pytest.raises(fk.ArgumentError, match="is traced by JAX"):
         jax.jit(lambda x: axpy(2, x, x))(x)
-    with pytest.raises(fk.ArgumentError, match="out Z is read-only"):
+    with pytest.raises(fk.ArgumentError, match="out is an array of jax, which never changes"):
         axpy(2, x, x, out=x + 1)
 
 
