@@ -79,11 +79,7 @@ def einsum(
         an operation that there is not.
     """
     text, operands = _split(arguments)
-    for name, known in ((add, _ADD), (mul, _MUL)):
-        if not isinstance(name, str) or name not in known:
-            raise ArgumentError(f"there is no operation {name!r}; there are {', '.join(known)}")
-    if not isinstance(order, str) or order.upper() not in ("C", "F", "A", "K"):
-        raise ArgumentError(f"there is no order {order!r}; there are C, F, A, K")
+    _check_words(add, mul, order)
     is_numpys = like is None and not any(map(is_foreign, operands))
     call = partial(
         _compute, text, dtype=dtype, order=order.upper(), casting=casting, optimize=optimize,
@@ -145,6 +141,15 @@ def _paired(axes: Any, ranks: tuple[int, int]) -> tuple[list[int], list[int]]:
 def transpose(a: Any, axes: Any = None) -> Any:
     """`numpy.transpose`, which opt_einsum asks of its backends."""
     return np.transpose(a, axes)
+
+
+def _check_words(add: Any, mul: Any, order: Any) -> None:
+    """Check the names of operations and of an order.  Raises `ArgumentError`."""
+    for name, known in ((add, _ADD), (mul, _MUL)):
+        if not isinstance(name, str) or name not in known:
+            raise ArgumentError(f"there is no operation {name!r}; there are {', '.join(known)}")
+    if not isinstance(order, str) or order.upper() not in ("C", "F", "A", "K"):
+        raise ArgumentError(f"there is no order {order!r}; there are C, F, A, K")
 
 
 def _split(arguments: Sequence[Any]) -> tuple[str, list[Any]]:
