@@ -177,6 +177,7 @@ class Network:
         def call(ready: Mapping[str, Any], out: Any) -> dict[str, Any]:
             return run(ready, out=out)
 
+        out = None if out is None else by_name("outputs", out)
         found: dict[str, Any] = exchange_call(
             call, by_name("inputs", inputs), out, like, dtypes, self.origin.target.runner
         )
