@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
-from farkas.frameworks.operation import Operation, output_shapes
+from farkas.frameworks.operation import Operation, dtype_called, output_shapes
 from farkas.kernels.kernel import Kernel, compile
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
-from poly.ir.dtypes import DTYPES, DType
+from poly.ir.dtypes import DType
 from poly.ir.program import Program
 from poly.ir.size_values import check_size
 from runtime.common.cache import Cache, digest
@@ -54,7 +54,7 @@ def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxO
     LanguageError : a mistake in the text.
     ToolchainError : JAX is not installed, or there is no C compiler.
     """
-    return JaxOperator(_jax(), Operation(text, exact, schedule), exact, schedule)
+    return JaxOperator(_jax(), Operation(text, exact, schedule))
 
 
 class JaxOperator:
@@ -63,9 +63,8 @@ class JaxOperator:
     operation : what it computes
     """
 
-    def __init__(self, jax: Any, operation: Operation, exact: bool, schedule: ScheduleLike) -> None:
+    def __init__(self, jax: Any, operation: Operation) -> None:
         self._jax, self.operation = jax, operation
-        self._exact, self._schedule = exact, schedule
         self._batches: dict[str, JaxOperator] = {}
         self._compiled: dict[Program, Kernel] = {}
         self._lock = threading.Lock()
@@ -80,17 +79,13 @@ class JaxOperator:
         ------
         ArgumentError : a wrong number of arrays, element types, ranks or sizes.
         """
-        names, asked = self.operation.inputs, self.operation.asked
+        names = self.operation.inputs
         if len(arrays) != len(names):
             raise ArgumentError(
                 f"{self.operation.name} takes {len(names)} arrays ({', '.join(names)}), but "
                 f"{len(arrays)} were given"
             )
-        if {*sizes} != {*asked}:
-            needed = ", ".join(asked) or "none"
-            raise ArgumentError(
-                f"{self.operation.name} is given sizes {', '.join(sizes)}; it needs {needed}"
-            )
+        self.operation.check_given(sizes)
         sizes = {name: check_size(name, value) for name, value in sizes.items()}
         given = [self._taken(n, a) for n, a in zip(names, arrays, strict=True)]
         results = self._with_rules(sizes)(*given)
@@ -142,7 +137,9 @@ class JaxOperator:
         """The name of a kernel that XLA can call, and the numbers for these shapes."""
         with self._lock:
             if program not in self._compiled:
-                kernel = compile(str(program), exact=self._exact, schedule=self._schedule)
+                kernel = compile(
+                    str(program), exact=self.operation.exact, schedule=self.operation.schedule
+                )
                 self._compiled[program] = kernel
             kernel = self._compiled[program]
         # Not the program alone: a plan that another process has stored has to fit the kernel.
@@ -167,7 +164,7 @@ class JaxOperator:
         ]
         text = str(batch_program(program, batched))
         if text not in self._batches:
-            self._batches[text] = op(text, exact=self._exact)
+            self._batches[text] = op(text, exact=self.operation.exact)
         results = self._batches[text]._with_rules(sizes)(*given)
         return results, tuple(t.name in batched for t in program.outputs)
 
@@ -189,10 +186,7 @@ def _jax() -> Any:
 
 
 def _dtype(array: Any) -> DType:
-    name = str(array.dtype)
-    if name not in DTYPES:
-        raise ArgumentError(f"arrays of {name} are not supported; of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    return dtype_called(str(array.dtype), "arrays")
 
 
 def _handler(jax: Any) -> ctypes.CDLL:

@@ -10,7 +10,7 @@ from farkas.kernels.kernel import Kernel, compile
 from farkas.kernels.source_text import read_text
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError
-from poly.ir.dtypes import FLOAT32, DType
+from poly.ir.dtypes import DTYPES, FLOAT32, DType
 from poly.ir.expr import INTEGER_MEANING, Const, Expr, Op, Size, sizes_of
 from poly.ir.program import Program
 from runtime.common.arguments import undetermined
@@ -37,7 +37,6 @@ class Operation:
         self.inputs = tuple(t.name for t in sample.inputs)
         self.outputs = tuple(t.name for t in sample.outputs)
         self.asked = undetermined(sample)
-        self.ranks = tuple(t.rank for t in sample.inputs)
         named = self._source.kind == "definition"
         self.name = sample.name if named else f"{sample.name}_{sample.digest}"
 
@@ -54,6 +53,12 @@ class Operation:
             raise ArgumentError(f"{tensor.name} has dtype {dtype}, expected {tensor.dtype}")
         return found
 
+    def check_given(self, sizes: Mapping[str, Any]) -> None:
+        """Check that a call is given the sizes that it needs.  Raises `ArgumentError`."""
+        if {*sizes} != {*self.asked}:
+            needed = ", ".join(self.asked) or "none"
+            raise ArgumentError(f"{self.name} is given sizes {', '.join(sizes)}; it needs {needed}")
+
     def is_like(self, other: Operation) -> bool:
         """Whether another one computes the same in the same order."""
         mine = self.text, self.exact, self.schedule
@@ -67,6 +72,20 @@ class Operation:
                     self.text, exact=self.exact, schedule=self.schedule, target=target
                 )
             return self._kernels[target]
+
+
+def dtype_called(name: str, what: str) -> DType:
+    """The element type that a framework calls so.
+
+    what : its arrays, for the message
+
+    Raises
+    ------
+    ArgumentError : there is none.
+    """
+    if name not in DTYPES:
+        raise ArgumentError(f"{what} of {name} are not supported; of {', '.join(DTYPES)}")
+    return DTYPES[name]
 
 
 def output_shapes(

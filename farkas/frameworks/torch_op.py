@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
-from farkas.frameworks.operation import Operation, output_shapes
+from farkas.frameworks.operation import Operation, dtype_called, output_shapes
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
-from poly.ir.dtypes import DTYPES, DType
+from poly.ir.dtypes import DType
 from runtime.common.exchange import check_no_tangent, memory_of_torch, to_torch
 
 #: Where operators are whose name does not say.
@@ -113,11 +113,8 @@ class TorchOperator:
         return getattr(getattr(self._torch.ops, space), name).default
 
     def _in_order(self, sizes: Mapping[str, int]) -> list[int]:
-        asked = self.operation.asked
-        if {*sizes} != {*asked}:
-            names = ", ".join(asked) or "none"
-            raise ArgumentError(f"{self.name} is given sizes {', '.join(sizes)}; it needs {names}")
-        return [sizes[name] for name in asked]
+        self.operation.check_given(sizes)
+        return [sizes[name] for name in self.operation.asked]
 
     # --- registration -------------------------------------------------------------------------
 
@@ -224,10 +221,7 @@ def _torch() -> Any:
 
 
 def _dtype(tensor: Any) -> DType:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise ArgumentError(f"tensors of {name} are not supported; of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    return dtype_called(str(tensor.dtype).removeprefix("torch."), "tensors")
 
 
 def _qualified(name: str) -> str:

@@ -17,7 +17,7 @@ from farkas.kernels.kernel import Kernel, compile
 from frontends.language.subscripts import Label, Labels, Subscripts, from_lists, read_subscripts
 from poly.errors import ArgumentError
 from runtime.common.arguments import Array
-from runtime.common.exchange import NUMBERS, host_array, is_foreign
+from runtime.common.exchange import NUMBERS, is_foreign
 from runtime.common.exchange_call import exchange_call
 
 #: How values are combined by name: the sign in a reduction, and the text of a pair of values.
@@ -199,9 +199,8 @@ def _compute(
     subscripts = Subscripts(terms, subscripts.result)
     is_same = is_numpys and out is None and common == arrays[0].dtype
     if semiring.is_usual and is_same and _is_view(subscripts):
-        numbers = {x: n for n, x in enumerate(dict.fromkeys(terms[0]))}
-        places = ([numbers[x] for x in labels] for labels in (terms[0], subscripts.result))
-        return _VIEW(arrays[0], *places)
+        plain = _renamed(subscripts)
+        return _VIEW(arrays[0], [*plain.operands[0]], [*plain.result])
     is_fortran = order == "F" or (order == "A" and all(a.flags.f_contiguous for a in arrays))
     arrays = [np.asarray(a, common) for a in arrays]
     if common.kind == "c":
@@ -216,7 +215,7 @@ def _compute(
 
 
 def _array(name: str, value: Any) -> Array:
-    found = np.asanyarray(host_array(name, value))
+    found = np.asanyarray(value)
     if isinstance(found, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; its mask would be ignored, so fill it")
     plain: Array = found.view(np.ndarray)
@@ -292,11 +291,10 @@ def _contract(
     out: Any = None,
 ) -> Array:
     """The result, by one kernel, or by one for each pair of operands."""
-    operands = subscripts.operands
     if len(arrays) < 3 or optimize is False or not semiring.is_usual:
-        return _call(Subscripts(operands, subscripts.result), arrays, semiring, threads, out)
-    left, labels = list(arrays), list(operands)
-    path = _path(operands, subscripts.result, arrays, optimize)
+        return _call(subscripts, arrays, semiring, threads, out)
+    left, labels = list(arrays), list(subscripts.operands)
+    path = _path(subscripts, arrays, optimize)
     for number, positions in enumerate(path):
         last = number == len(path) - 1
         chosen = [(labels.pop(p), left.pop(p)) for p in sorted(positions, reverse=True)][::-1]
@@ -310,15 +308,13 @@ def _contract(
     return left[0]
 
 
-def _path(
-    operands: Sequence[Labels], result: Labels, arrays: Sequence[Array], optimize: Any
-) -> list[tuple[int, ...]]:
+def _path(subscripts: Subscripts, arrays: Sequence[Array], optimize: Any) -> list[tuple[int, ...]]:
     """Which operands are contracted one after the other, as `numpy.einsum_path` has it."""
-    numbers = {x: n for n, x in enumerate(dict.fromkeys(x for one in operands for x in one))}
+    plain = _renamed(subscripts)
     given: list[Any] = []
-    for labels, array in zip(operands, arrays, strict=True):
-        given += [array, [numbers[x] for x in labels]]
-    given.append([numbers[x] for x in result])
+    for labels, array in zip(plain.operands, arrays, strict=True):
+        given += [array, [*labels]]
+    given.append([*plain.result])
     if isinstance(optimize, (list, tuple)) and optimize and optimize[0] != "einsum_path":
         optimize = ["einsum_path", *optimize] if isinstance(optimize[0], tuple) else optimize
     try:
