@@ -17,7 +17,7 @@ from farkas.kernels.kernel import Kernel, compile
 from frontends.language.subscripts import Label, Labels, Subscripts, from_lists, read_subscripts
 from poly.errors import ArgumentError
 from runtime.common.arguments import Array
-from runtime.common.exchange import NUMBERS, is_foreign
+from runtime.common.exchange import NUMBERS, library_of
 from runtime.common.exchange_call import exchange_call
 
 #: How values are combined by name: the sign in a reduction, and the text of a pair of values.
@@ -80,7 +80,7 @@ def einsum(
     """
     text, operands = _split(arguments)
     _check_words(add, mul, order)
-    is_numpys = like is None and not any(map(is_foreign, operands))
+    is_numpys = like is None and library_of(operands) is None
     call = partial(
         _compute, text, dtype=dtype, order=order.upper(), casting=casting, optimize=optimize,
         semiring=_Semiring(add, mul), threads=threads, is_numpys=is_numpys,

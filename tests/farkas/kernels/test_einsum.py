@@ -79,6 +79,12 @@ def test_types_are_promoted(dtypes: str) -> None:
     compare("ij,jk", a, b, dtype="complex128" if "c" in dtypes else "float64")
 
 
+def test_numbers_and_lists_are_operands() -> None:
+    compare(",i->", 2.5, draw((3,), "float32"))
+    compare("i,i", [1, 2], draw((2,)))
+    compare("ij->ji", [[1, 2], [3, 4]])
+
+
 def test_operands_as_lists_of_subscripts() -> None:
     a, b = draw((5, 2, 3)), draw((3, 4))
     compare(a, [..., 0, 1], b, [1, 2], [..., 0, 2])
