@@ -85,6 +85,11 @@ def _text(name: str) -> tuple[Any, dict[str, Any]]:
     return _states(model, inputs), {n: made[n]() for n in inputs}
 
 
+def network(name: str) -> tuple[Any, dict[str, Any]]:
+    """A network and its inputs by name."""
+    return (_text if name in _texts() else _image)(name)
+
+
 def _states(model: Any, inputs: Sequence[str]) -> Any:
     """A module that returns nothing but a model's last states."""
 
@@ -105,7 +110,7 @@ def export(name: str, folder: Path) -> Path:
     if path.exists():
         return path
     torch.manual_seed(0)
-    model, inputs = (_text if name in _texts() else _image)(name)
+    model, inputs = network(name)
     part = path.with_suffix(".part")
     with torch.no_grad():
         result = model(*inputs.values())

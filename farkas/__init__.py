@@ -11,6 +11,7 @@
 `einsum`, `tensordot`                     numpy's, compiled; einsum over other semirings, too
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
 `torch.op`, `jax.op`                      operators of torch and JAX from texts
+`compile_torch`                           a program of ``torch.export`` to a `Network`
 `load`                                    a file of `Network.save` or `Kernel.save`
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
@@ -66,6 +67,7 @@ from poly.errors import (
 )
 
 if TYPE_CHECKING:
+    from farkas.frameworks.torch_export import compile_torch
     from farkas.intrinsics.declare import intrinsic
     from farkas.intrinsics.intrinsic_file import load_intrinsics
     from farkas.kernels.einsum import einsum, tensordot
@@ -123,6 +125,7 @@ __all__ = [
     "auto_schedule",
     "compile",
     "compile_onnx",
+    "compile_torch",
     "einsum",
     "evaluate",
     "explore",
@@ -161,6 +164,7 @@ _HOMES = {
     "compile": "farkas.kernels.kernel",
     "Network": "farkas.networks.network",
     "compile_onnx": "farkas.networks.compile_onnx",
+    "compile_torch": "farkas.frameworks.torch_export",
     "export_onnx": "farkas.networks.export_onnx",
     "load": "farkas.networks.load",
     "intrinsic": "farkas.intrinsics.declare",

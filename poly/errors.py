@@ -198,7 +198,8 @@ class UnsupportedNode:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.operator} (opset {self.opset}) '{self.name}': {self.reason}"
+        version = f" (opset {self.opset})" if self.opset else ""  # torch's operators have none
+        return f"{self.operator}{version} '{self.name}': {self.reason}"
 
 
 class UnsupportedModelError(ModelError):

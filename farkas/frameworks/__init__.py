@@ -1,4 +1,4 @@
-"""Kernels as operators of other frameworks: of torch and JAX.
+"""Farkas in other frameworks: operators of torch and JAX, and a backend of ``torch.compile``.
 
-Neither is imported before an operator is made.
+Neither is imported before it is used.  What ATen operators mean is in `frontends.aten`.
 """

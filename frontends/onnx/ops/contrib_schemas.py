@@ -41,8 +41,8 @@ def contrib(
 ) -> Callable[[Operator], Operator]:
     """Register the function for an operator, and its schema.
 
-    inputs, outputs : as ``X:T bias:T?``, where ``?`` is for what may be omitted, and ``*`` for
-    any number of operands of several types
+    inputs, outputs : as ``X:T bias:T?``, where ``?`` is for what may be omitted, ``*`` for one or
+    more operands of several types, and ``*?`` for any number of them
     types : for each type parameter, the element types, as ``int8 uint8``
     domain : "" for an operator that ONNX Runtime adds to the default domain
     attributes : their types, as ``ints``, with ``!`` for those that are required
@@ -68,11 +68,12 @@ def contrib(
 
 def _parameter(text: str) -> defs.OpSchema.FormalParameter:
     name, type_ = text.split(":")
-    option = {"?": _Option.Optional, "*": _Option.Variadic}.get(type_[-1], _Option.Single)
-    several = option == _Option.Variadic
+    several, may_miss = "*" in type_, type_.endswith("?")
+    option = _Option.Variadic if several else _Option.Optional if may_miss else _Option.Single
     return defs.OpSchema.FormalParameter(
-        name, type_.rstrip("?*"), "", param_option=option, is_homogeneous=not several
-    )
+        name, type_.rstrip("?*"), "", param_option=option, is_homogeneous=not several,
+        min_arity=0 if several and may_miss else 1,
+    )  # fmt: skip
 
 
 class Body:

@@ -3,6 +3,7 @@
 from frontends.onnx.ml import features, labels, linear, svm, trees
 from frontends.onnx.ops import (
     binary,
+    comprehension,
     contrib,
     contrib_attention,
     contrib_blocks,
@@ -36,6 +37,7 @@ from frontends.onnx.ops import (
 
 __all__ = [
     "binary",
+    "comprehension",
     "contrib",
     "contrib_attention",
     "contrib_blocks",

@@ -1,0 +1,62 @@
+"""`backend`: what ``torch.compile(f, backend="farkas")`` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from farkas.frameworks.torch_graph import compile_graph
+from frontends.aten.convert import has_lowering
+
+#: Decompositions that torch's own kernels are faster than, that draw other random numbers, or that
+#: AOTAutograd cannot trace.
+_KEPT = (
+    "embedding_dense_backward", "native_dropout", "complex", "polar", "view_as_complex", "lift",
+    "lift_fresh", "bucketize", "put",
+)  # fmt: skip
+
+
+def backend(module: Any, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Compile a graph of torch, forward and backward.
+
+    >>> faster = torch.compile(model, backend="farkas")
+
+    AOTAutograd makes graphs of ATen operators without mutation, for inference or for both passes
+    of training; torch decomposes what Farkas has no lowering for.  Parts of connected operators are
+    compiled; the others stay with torch, and ``logging.getLogger("farkas.torch")`` names them, with
+    the reason.
+    """
+    common = import_module("torch._dynamo.backends.common")
+    compiled: Callable[..., Any] = common.aot_autograd(
+        fw_compiler=_compiled,
+        bw_compiler=_compiled,
+        inference_compiler=_compiled,
+        decompositions=decompositions(),
+    )(module, inputs)
+    return compiled
+
+
+def _compiled(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    boxed = import_module("torch._functorch.aot_autograd").make_boxed_func
+    made: Callable[..., Any] = boxed(compile_graph(module))
+    return made
+
+
+@lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of what has no lowering here."""
+    torch = import_module("torch")
+    table = import_module("torch._decomp").decomposition_table
+    seeded = torch.Tag.nondeterministic_seeded
+
+    def is_wanted(target: Any) -> bool:
+        name = str(target)
+        if has_lowering(name) or name.startswith("aten.sym_"):
+            return False
+        if any(name.startswith(f"aten.{kept}.") for kept in _KEPT):
+            return False
+        return isinstance(target, torch._ops.OpOverload) and seeded not in target.tags
+
+    return {target: f for target, f in table.items() if is_wanted(target)}

@@ -1,0 +1,148 @@
+"""Parts of an ATen graph that are compiled, and what stays with torch."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from farkas.frameworks.torch_part import Part
+from frontends.aten.convert import why_not
+from frontends.aten.values import Unsupported
+from poly.errors import FarkasError, UnsupportedModelError
+
+_LOG = logging.getLogger("farkas.torch")
+
+#: Operators whose result shares the memory of their operand.
+_VIEWS = {
+    "view", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice",
+    "select", "alias", "detach", "diagonal", "unfold", "split_with_sizes", "split", "unbind",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one graph of torch.
+
+    nodes : how many operators it has; parts : how many compiled parts; left : the operators that
+    stayed with torch, with the reason and how many there are
+    """
+
+    nodes: int
+    parts: int
+    left: dict[tuple[str, str], int]
+
+    def __str__(self) -> str:
+        stayed = sum(self.left.values())
+        lines = [f"{self.nodes - stayed} of {self.nodes} operators compiled, in {self.parts} parts"]
+        lines += [
+            f"  {name} stays with torch{f' ({count})' if count > 1 else ''}: {why}"
+            for (name, why), count in self.left.items()
+        ]
+        return "\n".join(lines)
+
+
+#: The last graphs that were compiled.
+reports: deque[Report] = deque(maxlen=256)
+
+
+def compile_graph(module: Any) -> Callable[..., Any]:
+    """Compile what can be compiled of a graph of ATen operators; returns what runs it."""
+    reasons = {n: why_kept(n) for n in module.graph.nodes if n.op == "call_function"}
+    kept = {n for n, why in reasons.items() if why is not None} | _views_that_leave(module.graph)
+    while True:
+        parts, excluded = _compiled_parts(module, kept)
+        if not excluded:
+            break
+        for node, why in excluded.items():
+            reasons[node] = why
+        kept |= excluded.keys()
+    return _joined(module, parts, reasons)
+
+
+def _joined(module: Any, parts: list[Part], reasons: dict[Any, str | None]) -> Callable[..., Any]:
+    """The graph with parts in place of their nodes."""
+    left = Counter(
+        (str(n.target), why) for n, why in reasons.items() if why is not None and computes(n)
+    )
+    count = sum(1 for n in reasons if computes(n))
+    report = Report(count, len(parts), dict(left))
+    reports.append(report)
+    _LOG.info("%s", report)
+    for number, part in enumerate(parts):
+        part.insert(module, f"farkas_{number}")
+    if parts:  # their inputs may be defined behind their first nodes
+        import_module("torch.fx.passes.tools_common").stable_topological_sort(module)
+    module.graph.lint()
+    module.recompile()
+    forward: Callable[..., Any] = module.forward
+    return forward
+
+
+def computes(node: Any) -> bool:
+    """Whether a node computes elements, and not a size or a place in a list."""
+    return hasattr(node.target, "_schema") and not str(node.target).startswith("aten.sym_")
+
+
+def why_kept(node: Any) -> str | None:
+    """Why a node stays with torch; None if it can be compiled."""
+    try:
+        return why_not(node)
+    except Exception as error:
+        _LOG.debug("%s: %s", node.format_node(), error, exc_info=True)
+        return f"{type(error).__name__}: {error}"
+
+
+def _views_that_leave(graph: Any) -> set[Any]:
+    """Views of inputs that are results: they share the inputs' memory, which costs nothing."""
+    found = set()
+    for node in graph.find_nodes(op="output")[0].all_input_nodes:
+        chain = []
+        while _is_view(node):
+            chain.append(node)
+            node = node.all_input_nodes[0]
+        if node.op == "placeholder":
+            found.update(chain)
+    return found
+
+
+def _is_view(node: Any) -> bool:
+    if node.op != "call_function":
+        return False
+    target = str(node.target)
+    return target == "<built-in function getitem>" or (
+        target.startswith("aten.") and target.split(".")[1] in _VIEWS
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _compiled_parts(module: Any, kept: set[Any]) -> tuple[list[Part], dict[Any, str]]:
+    """Compiled parts of all nodes but `kept`; or the nodes that have to be kept, too, and why."""
+    partitioner = import_module("torch.fx.passes.infra.partitioner")
+    support = import_module("torch.fx.passes.operator_support").create_op_support(
+        lambda _, node: node.op == "call_function" and node not in kept
+    )
+    found = partitioner.CapabilityBasedPartitioner(
+        module, support, allows_single_node_partition=True
+    ).propose_partitions()
+    order = {n: position for position, n in enumerate(module.graph.nodes)}
+    parts: list[Part] = []
+    excluded: dict[Any, str] = {}
+    for partition in found:
+        nodes = sorted(partition.nodes, key=order.__getitem__)
+        if not any(map(computes, nodes)):
+            continue
+        try:
+            parts.append(Part(nodes))
+        except UnsupportedModelError as error:
+            names = {u.name: u.reason for u in error.nodes}
+            wrong = {n: names[n.name] for n in nodes if n.name in names}
+            excluded |= wrong or {n: str(error) for n in nodes}
+        except (FarkasError, Unsupported) as error:
+            excluded |= {n: str(error) for n in nodes}
+    return parts, excluded

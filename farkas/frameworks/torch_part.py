@@ -1,0 +1,164 @@
+"""Nodes of an ATen graph that are compiled together, and the call that takes their place."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from farkas.networks.compile_onnx import compile_onnx
+from farkas.networks.network import Network
+from frontends.aten.convert import Converted, convert
+from frontends.aten.layouts import Order, order_of
+from frontends.aten.values import Unsupported
+from poly.errors import FarkasError
+from runtime.common.exchange import memory_of_torch, to_torch
+
+
+class Part:
+    """Nodes that are compiled together."""
+
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self.nodes = nodes
+        inside = set(nodes)
+        outer = dict.fromkeys(g for n in nodes for g in n.all_input_nodes if g not in inside)
+        self.outputs = [
+            n for n in nodes
+            if _has_tensor(n) and any(user not in inside for user in n.users)
+        ]  # fmt: skip
+        self.inputs = [n for n in outer if _has_tensor(n)]
+        self.symbols = [n for n in outer if not _has_tensor(n)]
+        orders = [order_of(n.meta["val"]) for n in self.inputs]
+        results = [order_of(n.meta["val"]) for n in self.outputs]
+        converted = convert(nodes, self.inputs, self.outputs, orders, results)
+        sizes = [(name, self._where(symbol)) for name, symbol in converted.sizes]
+        self.call = CompiledPart(converted, orders, results, sizes)
+
+    def _where(self, symbol: Any) -> int:
+        """The argument that is a size of torch."""
+        for node in (*self.symbols, *self.nodes[0].graph.find_nodes(op="placeholder")):
+            value = node.meta.get("val")
+            if hasattr(value, "node") and value.node.expr == symbol:
+                if node not in self.symbols:
+                    self.symbols.append(node)
+                return len(self.inputs) + self.symbols.index(node)
+        raise Unsupported(f"a size {symbol} that is nowhere given")
+
+    def insert(self, module: Any, name: str) -> None:
+        """Put a call of the compiled part in place of the nodes."""
+        graph = module.graph
+        fallback = _submodule(module, self.nodes, [*self.inputs, *self.symbols], self.outputs)
+        self.call.fallback = fallback
+        module.add_module(name, _module(self.call))
+        # All inputs are defined before the last node, and no user of the outputs comes before it
+        # but those that are moved behind.
+        last = self.nodes[-1]
+        with graph.inserting_after(last):
+            call = graph.call_module(name, (*self.inputs, *self.symbols))
+        after = call
+        for position, node in enumerate(self.outputs):
+            with graph.inserting_after(after):
+                made = graph.call_function(_item, (call, position))
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made, delete_user_cb=lambda u: u not in set(self.nodes))
+            after = made
+        for node in reversed(self.nodes):
+            graph.erase_node(node)
+
+
+def _item(values: Any, position: int) -> Any:
+    return values[position]
+
+
+def _has_tensor(node: Any) -> bool:
+    value = node.meta.get("val")
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _submodule(
+    module: Any, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Any:
+    """The nodes as a graph of their own, for torch to run."""
+    fx = import_module("torch.fx")
+    graph = fx.Graph()
+    made = {n: graph.placeholder(n.name) for n in inputs}
+    for node in nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+    graph.output(tuple(made[n] for n in outputs))
+    return fx.GraphModule(module, graph)
+
+
+def _module(call: Callable[..., Any]) -> Any:
+    """A module of torch that calls something."""
+    base = import_module("torch").nn.Module
+
+    class Call(base):  # type: ignore[misc, valid-type]
+        def forward(self, *arguments: Any) -> Any:
+            return call(*arguments)
+
+    return Call()
+
+
+class CompiledPart:
+    """A compiled part: tensors, then sizes, to tensors."""
+
+    def __init__(
+        self,
+        converted: Converted,
+        orders: Sequence[Order],
+        results: Sequence[Order],
+        sizes: Sequence[tuple[str, int]],
+    ) -> None:
+        torch = import_module("torch")
+        self._converted, self._sizes = converted, sizes
+        self._orders = [*zip(converted.inputs, orders, strict=True)]
+        self._results = [*zip(converted.outputs, results, strict=True)]
+        self._torch = torch
+        self.network: Network = compile_onnx(converted.model, threads=torch.get_num_threads())
+        #: What runs the nodes where compiled code cannot.
+        self.fallback: Any = None
+        self._lock = threading.Lock()
+        self._failed = False
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        """Run it.
+
+        Raises
+        ------
+        IndexError, RuntimeError : an index is out of range, an integer is divided by 0.
+        """
+        if self._failed:
+            return tuple(self.fallback(*arguments))
+        arrays = {
+            name: memory_of_torch(name, value if order is None else value.permute(order))
+            for (name, order), value in zip(self._orders, arguments, strict=False)
+        }
+        for name, position in self._sizes:
+            arrays[name] = np.zeros(int(arguments[position]), np.bool_)
+        try:
+            results = self.network.run(arrays)
+        except FarkasError as error:
+            self._failed = True
+            warnings.warn(f"Farkas leaves a part to torch: {error}", stacklevel=2)
+            return tuple(self.fallback(*arguments))
+        for name, what in self._converted.checks:
+            if results[name] > 0:
+                kind, _, message = what.partition(": ")
+                raise _ERRORS[kind](message)
+        return tuple(_given(results[name], order) for name, order in self._results)
+
+
+#: What torch raises where elements are wrong.
+_ERRORS = {"IndexError": IndexError, "RuntimeError": RuntimeError}
+
+
+def _given(array: Any, order: Order) -> Any:
+    """A result in the order of its dimensions for torch."""
+    tensor = to_torch(array)
+    if order is None:
+        return tensor
+    return tensor.permute(*(order.index(axis) for axis in range(len(order))))

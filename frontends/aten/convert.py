@@ -1,0 +1,225 @@
+"""`convert`: nodes of an ATen graph to an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+import frontends.aten.contract
+import frontends.aten.index
+import frontends.aten.move
+import frontends.aten.norms
+import frontends.aten.prims
+import frontends.aten.reduce
+import frontends.aten.windows  # noqa: F401 - these fill the registry
+from frontends.aten.emitter import DOMAIN, OPSET, Emitter, element_type
+from frontends.aten.layouts import Order
+from frontends.aten.registry import find_lowering
+from frontends.aten.values import Extent, Ref, Unsupported, described
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model made of ATen nodes.
+
+    model : its bytes
+    inputs, outputs : names, in the order of the nodes that they were asked for
+    sizes : names of further inputs, which are as long as a size of torch; each with the size
+    checks : outputs of one int32 that is not 0 where something is wrong, each with what that is
+    """
+
+    model: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[tuple[str, Any], ...]
+    checks: tuple[tuple[str, str], ...]
+
+
+def has_lowering(target: str) -> bool:
+    """Whether an operator, which is called as torch prints it, can be converted."""
+    return find_lowering(target) is not None
+
+
+def why_not(node: Any) -> str | None:
+    """Why a node of a graph cannot be converted; None if it can."""
+    if node.op != "call_function":
+        return f"it is a {node.op}"
+    if str(node.target) == "<built-in function getitem>":
+        return None if isinstance(node.args[0].meta.get("val"), (tuple, list)) else "it indexes"
+    if find_lowering(str(node.target)) is None:
+        return "it has no lowering"
+    trial = Emitter()
+    refs: dict[Any, Any] = {}
+    try:
+        for given in node.all_input_nodes:
+            refs[given] = reference(given)
+        lower(trial, node, refs)
+    except Unsupported as reason:
+        return str(reason)
+    return None
+
+
+def reference(node: Any) -> Any:
+    """A node as lowerings see it: a `Ref`, several, or a size of torch."""
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        return [
+            None if v is None else described(f"{node.name}.{n}", v) for n, v in enumerate(value)
+        ]
+    if hasattr(value, "shape"):
+        return described(node.name, value)
+    return value
+
+
+def lower(e: Emitter, node: Any, refs: Mapping[Any, Any]) -> Any:
+    """The value of a node, of which the operands are in `refs`.  Raises `Unsupported`."""
+    if str(node.target) == "<built-in function getitem>":
+        source, position = node.args
+        return refs[source][position]
+    e.origin = node.name
+    found = find_lowering(str(node.target))
+    assert found is not None, node.target
+    arguments = _arguments(node, refs)
+    value = node.meta.get("val")
+    several = isinstance(value, (tuple, list))
+    outs = [described("", v) for v in (value if several else [value]) if v is not None]
+    made = found(e, arguments, outs)
+    if several:
+        return made if isinstance(made, list) else [made]
+    return made[0] if isinstance(made, list) else made
+
+
+def _arguments(node: Any, refs: Mapping[Any, Any]) -> dict[str, Any]:
+    """The arguments of a node by their names in the operator's schema."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        return refs[value] if hasattr(value, "all_input_nodes") else value
+
+    schema = node.target._schema.arguments
+    found = {a.name: a.default_value for a in schema if a.has_default_value()}
+    found |= {a.name: plain(v) for a, v in zip(schema, node.args, strict=False)}
+    found |= {name: plain(v) for name, v in node.kwargs.items()}
+    found["name"] = str(node.target).removeprefix("aten.")
+    return found
+
+
+def convert(
+    nodes: Iterable[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    orders: Sequence[Order] = (),
+    results: Sequence[Order] = (),
+    constants: Mapping[Any, np.ndarray] | None = None,
+    checked: bool = True,
+) -> Converted:
+    """The model of some nodes in order.
+
+    inputs : nodes outside whose tensors are read; sizes that come from outside are not among them
+    outputs : nodes whose tensors are asked for
+    orders, results : in which order the dimensions of inputs and outputs are passed; as they are,
+    if left out
+    constants : nodes outside whose elements become part of the model
+    checked : whether the model says that an index is out of range, in outputs of its own
+
+    Raises
+    ------
+    Unsupported : a node that cannot be converted.
+    """
+    nodes, kept = [*nodes], constants or {}
+    orders, results = orders or [None] * len(inputs), results or [None] * len(outputs)
+    ports = [_passed(reference(n), o) for n, o in zip(inputs, orders, strict=True)]
+    known: dict[Any, tuple[str, int]] = {}
+    for port in ports:
+        for axis, extent in enumerate(port.shape):
+            if getattr(extent, "is_Symbol", False):
+                known.setdefault(extent, (port.name, axis))
+    e = Emitter()
+    e.symbols = dict(known)
+    found = _lowered(e, nodes, inputs, ports, orders, kept)
+    # A tensor as long as each size that no input shows, and the same again.
+    sizes = [Ref(f"size_{symbol}", "bool", (symbol,)) for symbol in e.missing]
+    if sizes:
+        e = Emitter()
+        e.symbols = known | {r.shape[0]: (r.name, 0) for r in sizes}
+        found = _lowered(e, nodes, inputs, ports, orders, kept)
+    names = [f"{n.name}.out" if checked else n.name for n in outputs]
+    for node, name, order in zip(outputs, names, results, strict=True):
+        extra: dict[str, Any] = {} if order is None else {"perm": order}
+        kind = "Identity" if order is None else "Transpose"
+        e.nodes.append(helper.make_node(kind, [found[node].name], [name], name=node.name, **extra))
+    checks = e.checks if checked else []
+    outs = [(name, found[n].dtype, None) for n, name in zip(outputs, names, strict=True)]
+    outs += [(name, "int32", ()) for name, _ in checks]
+    return Converted(
+        _model(e, [*ports, *sizes], outs),
+        tuple(r.name for r in ports),
+        tuple(names),
+        tuple((r.name, r.shape[0]) for r in sizes),
+        tuple(checks),
+    )
+
+
+def _model(
+    e: Emitter, ports: Sequence[Ref], outputs: Sequence[tuple[str, str, tuple[int, ...] | None]]
+) -> bytes:
+    """The model of what was emitted."""
+    outs = [helper.make_tensor_value_info(n, element_type(d), s) for n, d, s in outputs]
+    graph = helper.make_graph(e.nodes, "aten", [*map(_port, ports)], outs, e.constants)
+    versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=10)
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+def _passed(ref: Any, order: Order) -> Ref:
+    """An input as it is passed."""
+    assert isinstance(ref, Ref)
+    return ref if order is None else Ref(ref.name, ref.dtype, tuple(ref.shape[d] for d in order))
+
+
+def _lowered(
+    e: Emitter,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    ports: Sequence[Ref],
+    orders: Sequence[Order],
+    constants: Mapping[Any, np.ndarray],
+) -> dict[Any, Any]:
+    """The values of nodes, which the emitter has afterwards."""
+    found: dict[Any, Any] = {}
+    for node, array in constants.items():
+        ref = reference(node)
+        e.constants.append(numpy_helper.from_array(array, ref.name))
+        found[node] = ref
+    for node, port, order in zip(inputs, ports, orders, strict=True):
+        e.origin = node.name
+        found[node] = port
+        if order is not None:
+            back = [order.index(axis) for axis in range(port.rank)]
+            shape = reference(node).shape
+            found[node] = e.op("Transpose", port, dtype=port.dtype, shape=shape, perm=back)
+    for node in nodes:
+        for given in node.all_input_nodes:
+            if given not in found:
+                found[given] = reference(given)
+        found[node] = lower(e, node, found)
+    return found
+
+
+def _port(ref: Ref) -> Any:
+    def dim(axis: int, extent: Extent) -> int | str:
+        return extent if isinstance(extent, int) else named(extent) or f"{ref.name}_{axis}"
+
+    shape = [dim(*a) for a in enumerate(ref.shape)]
+    return helper.make_tensor_value_info(ref.name, element_type(ref.dtype), shape)
+
+
+def named(extent: Extent) -> str:
+    """The name of a dimension with an extent, "" for one that is computed from others."""
+    return str(extent) if getattr(extent, "is_Symbol", False) else ""

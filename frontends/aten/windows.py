@@ -1,0 +1,179 @@
+"""Pools over windows, and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from frontends.aten.emitter import Emitter
+from frontends.aten.registry import Arguments, lowering
+from frontends.aten.values import Extent, Ref, Unsupported, at, indices, is_empty
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over the last dimensions of an image, of which `lead` come before."""
+
+    count: int
+    lead: int
+    kernel: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+
+    @staticmethod
+    def of(a: Arguments, image: Ref, count: int) -> Windows:
+        """Those of a pool."""
+
+        def each(name: str, default: Any) -> list[int]:
+            found = [*(a.get(name) or [default])]
+            found = found * count if len(found) == 1 else found
+            if not all(isinstance(v, int) for v in found):
+                raise Unsupported("windows of open size")
+            return found
+
+        kernel = each("kernel_size", 1)
+        stride = each("stride", 0) if a.get("stride") else kernel
+        if is_empty(image.shape) or not image.is_float:
+            raise Unsupported(f"a pool of {image.dtype} {list(image.shape)}")
+        return Windows(
+            count, image.rank - count, kernel, stride, each("padding", 0), each("dilation", 1)
+        )
+
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Indices of what comes before, of places and of taps."""
+        return indices(self.lead), indices(self.count, "p"), indices(self.count, "r")
+
+    def inside(self, e: Emitter, image: Ref) -> tuple[list[str], str]:
+        """The element at a tap, and that it is one: ``s p + d r - padding`` in the image."""
+        _, places, taps = self.names()
+        where = [
+            f"{self.stride[n]}*{places[n]} + {self.dilation[n]}*{taps[n]} - {self.padding[n]}"
+            for n in range(self.count)
+        ]
+        guards = [
+            f"0 <= {w} < {e.extent(s)}"
+            for w, s in zip(where, image.shape[self.lead :], strict=True)
+        ]
+        return where, ", ".join(guards)
+
+    def around(self, e: Emitter, out: Ref) -> tuple[list[str], str]:
+        """The place whose tap is at an element, and that there is one."""
+        _, places, taps = self.names()
+        where, guards = [], []
+        for n in range(self.count):
+            text = f"{places[n]} + {self.padding[n]} - {self.dilation[n]}*{taps[n]}"
+            step = self.stride[n]
+            where.append(text if step == 1 else f"({text}) // {step}")
+            guards.append(f"0 <= {where[-1]} < {e.extent(out.shape[self.lead + n])}")
+            if step != 1:
+                guards.append(f"({text}) % {step} == 0")
+        return where, ", ".join(guards)
+
+    def ranges(self, e: Emitter, shape: tuple[Extent, ...]) -> str:
+        """The ranges of all indices, where `shape` is that of places."""
+        lead, places, taps = self.names()
+        return e.ranges([*lead, *places, *taps], [*shape, *self.kernel])
+
+    def plain(self, e: Emitter, image: Ref) -> str:
+        """The number of an element in its image, as max_pool counts."""
+        where, _ = self.inside(e, image)
+        return numbered(e, where, image.shape[self.lead :])
+
+
+def numbered(e: Emitter, where: list[str], shape: tuple[Extent, ...]) -> str:
+    """The place of an element in row-major order."""
+    text = f"({where[0]})"
+    for w, extent in zip(where[1:], shape[1:], strict=True):
+        text = f"({text} * {e.extent(extent)} + {w})"
+    return text
+
+
+@lowering("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+def max_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
+    """The maximum of each window, and its first place in the image."""
+    x, out = a["self"], outs[0]
+    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    lead, places, _ = w.names()
+    where, guards = w.inside(e, x)
+    read = at("X", [*lead, *where])
+    own = at("Y", [*lead, *places])
+    ranges = f" where {w.ranges(e, out.shape)}, {guards}"
+    more = [*x.shape, *out.shape]
+    (best,) = e.program(
+        [(x.dtype, out.shape)], [f"{own} max=! {read}{ranges}"], {"X": x}, more=more
+    )
+    hit = f"{read} == {at('B', [*lead, *places])} or isnan({read})"
+    number = f"int64({w.plain(e, x)})"
+    line = f"{own} min=! select({hit}, {number}, int64(4611686018427387904)){ranges}"
+    (place,) = e.program([("int64", out.shape)], [line], {"X": x, "B": best}, more=more)
+    return [best, place]
+
+
+@lowering("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default")
+def max_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """Each element collects the gradients of the windows whose place it is."""
+    grad, x, place, out = a["grad_output"], a["self"], a["indices"], outs[0]
+    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    lead, places, _ = w.names()
+    where, guards = w.around(e, grad)
+    own = numbered(e, [*places], x.shape[w.lead :])
+    read = at("I", [*lead, *where])
+    line = (
+        f"{at('Y', [*lead, *places])} +=! select({read} == {own}, {at('G', [*lead, *where])}, 0)"
+        f" where {w.ranges(e, x.shape)}, {guards}"
+    )
+    return e.program(
+        [(out.dtype, out.shape)], [line], {"G": grad, "I": place}, more=[*grad.shape, *x.shape]
+    )[0]
+
+
+def _divisor(e: Emitter, a: Arguments, w: Windows, image: Ref, places: list[str]) -> str:
+    """By what the sum of a window is divided, as text."""
+    fixed = a.get("divisor_override")
+    if fixed is not None:
+        return f"{float(fixed)!r}"
+    factors = []
+    for n in range(w.count):
+        size = e.extent(image.shape[w.lead + n])
+        begin = f"({places[n]}) * {w.stride[n]} - {w.padding[n]}"
+        end = f"min({begin} + {w.kernel[n]}, {size} + {w.padding[n]})"
+        if not a.get("count_include_pad", True):
+            begin, end = f"max({begin}, 0)", f"min({begin} + {w.kernel[n]}, {size})"
+        plain = not a.get("ceil_mode") and (a.get("count_include_pad", True) or not w.padding[n])
+        factors.append(f"{w.kernel[n]}" if plain else f"({end} - ({begin}))")
+    return f"{image.dtype}({' * '.join(factors)})"
+
+
+@lowering("avg_pool2d.default", "avg_pool3d.default")
+def avg_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """The mean of each window."""
+    x, out = a["self"], outs[0]
+    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    lead, places, _ = w.names()
+    where, guards = w.inside(e, x)
+    own = [*lead, *places]
+    lines = [
+        f"{at('T', own)} +=! {at('X', [*lead, *where])} where {w.ranges(e, out.shape)}, {guards}",
+        f"{at('Y', own)} = {at('T', own)} / {_divisor(e, a, w, x, [*places])}"
+        f" where {e.ranges(own, out.shape)}",
+    ]
+    temps = [("T", x.dtype, out.shape)]
+    return e.program([(out.dtype, out.shape)], lines, {"X": x}, temps, more=[*x.shape, *out.shape])[
+        0
+    ]
+
+
+@lowering("avg_pool2d_backward.default", "avg_pool3d_backward.default")
+def avg_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """Each element collects its part of the gradients of the windows that it is in."""
+    grad, x, out = a["grad_output"], a["self"], outs[0]
+    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    lead, places, _ = w.names()
+    where, guards = w.around(e, grad)
+    divisor = _divisor(e, a, w, x, where)
+    line = (
+        f"{at('Y', [*lead, *places])} +=! {at('G', [*lead, *where])} / {divisor}"
+        f" where {w.ranges(e, x.shape)}, {guards}"
+    )
+    return e.program([(out.dtype, out.shape)], [line], {"G": grad}, more=[*grad.shape, *x.shape])[0]

@@ -1,0 +1,310 @@
+"""``torch.compile(backend="farkas")``: results, gradients, sizes, and what stays with torch."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import pytest
+
+import farkas as fk
+
+pytest.importorskip("torch", reason="torch is not installed")
+torch: Any = importlib.import_module("torch")
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    fk.torch.reports.clear()
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    return torch.compile(function, backend="farkas", **options)
+
+
+def whole() -> None:
+    """Nothing stayed with torch."""
+    assert fk.torch.reports
+    assert not any(r.left for r in fk.torch.reports), "\n".join(map(str, fk.torch.reports))
+
+
+def equal(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert a.stride() == b.stride()
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    """A little of everything that image networks have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.depthwise = torch.nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)
+        self.groups = torch.nn.GroupNorm(2, 8)
+        self.linear = torch.nn.Linear(8, 10)
+        self.layer = torch.nn.LayerNorm(10)
+
+    def forward(self, x: Any) -> Any:
+        y = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 3, 2, 1)
+        y = F.avg_pool2d(F.silu(self.groups(self.depthwise(y))), 2)
+        return F.gelu(self.layer(self.linear(y.mean((2, 3)))))
+
+
+class Block(torch.nn.Module):  # type: ignore[misc]
+    """Attention and an embedding."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(50, 16)
+        self.qkv = torch.nn.Linear(16, 48)
+        self.causal = causal
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.words(tokens)
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, 4, c // 4).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return x + y.transpose(1, 2).reshape(b, n, c)
+
+
+def test_torch_knows_the_backend() -> None:
+    assert "farkas" in torch._dynamo.list_backends()
+
+
+def test_an_image_network() -> None:
+    model, x = Net().eval(), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        equal(compiled(model)(x), model(x))
+    whole()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal: bool) -> None:
+    model, tokens = Block(causal).eval(), torch.randint(0, 50, (2, 7))
+    with torch.no_grad():
+        equal(compiled(model)(tokens), model(tokens))
+    whole()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "left"),
+    [
+        (Net(), torch.randn(4, 3, 32, 32), set()),
+        (Block(True), torch.randint(0, 50, (2, 7)), {"aten.embedding_dense_backward.default"}),
+    ],
+    ids=["image", "text"],
+)
+def test_training(model: Any, given: Any, left: set[str]) -> None:
+    reference = copy.deepcopy(model)
+    step = compiled(model)
+    for _ in range(3):  # running moments and weights change
+        losses = []
+        for net, call in ((model, step), (reference, reference)):
+            optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+            optimiser.zero_grad()
+            loss = F.cross_entropy(call(given).flatten(1), torch.arange(len(given)))
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses)
+    for a, b in zip(model.state_dict().values(), reference.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert {name for r in fk.torch.reports for name, _ in r.left} == left
+
+
+def test_sizes_that_change_are_compiled_once() -> None:
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    counters.clear()
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    call = compiled(model, dynamic=True)
+    with torch.no_grad():
+        for batch in (4, 9, 2, 33, 7):
+            x = torch.randn(batch, 6)
+            equal(call(x), model(x))
+    assert counters["stats"]["unique_graphs"] == 1
+    whole()
+
+
+def test_sizes_computed_from_others() -> None:
+    def f(x: Any, y: Any) -> Any:
+        z = torch.cat([x, y]).reshape(-1, 2)
+        return z[1:] * z.shape[0] + torch.arange(z.shape[0] - 1)[:, None]
+
+    call = compiled(f, dynamic=True)
+    for n, m in ((4, 6), (3, 5), (8, 2)):
+        x, y = torch.randn(n, 4), torch.randn(m, 4)
+        equal(call(x, y), f(x, y))
+    whole()
+
+
+def test_memory_that_is_not_in_order() -> None:
+    model = Net().eval()
+    x = torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        equal(compiled(model)(x), model(x))
+        y = torch.randn(8, 6)[::2, 1:].t()
+        equal(compiled(lambda a: a.exp().t())(y), y.exp().t())
+        z = torch.randn(3).expand(4, 3)
+        equal(compiled(lambda a: a + 1)(z), z + 1)
+
+
+def test_results_that_share_memory_with_inputs() -> None:
+    def f(x: Any) -> Any:
+        return x.t(), x, (x + 1).t(), x[1:]
+
+    x = torch.randn(3, 4)
+    found = compiled(f)(x)
+    for a, b in zip(found, f(x), strict=True):
+        equal(a, b)
+    assert found[1] is x
+    assert found[0].data_ptr() == x.data_ptr()
+    found[3].zero_()
+    assert not x[1:].any()
+
+
+def test_inputs_that_are_changed() -> None:
+    def f(x: Any, y: Any) -> Any:
+        x.add_(1)
+        y[0] = x.sum()
+        return x * 2
+
+    ours, theirs = [[torch.ones(3), torch.zeros(2)] for _ in range(2)]
+    equal(compiled(f)(*ours), f(*theirs))
+    for a, b in zip(ours, theirs, strict=True):
+        equal(a, b)
+
+
+def test_parameters_that_are_changed() -> None:
+    model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    call = compiled(model)
+    with torch.no_grad():
+        equal(call(x), model(x))
+        model.weight.data.mul_(3)
+        model.bias.zero_()
+        equal(call(x), model(x))
+
+
+def test_what_has_no_lowering_stays_with_torch(caplog: pytest.LogCaptureFixture) -> None:
+    def f(x: Any) -> Any:
+        return torch.exp(torch.sort(x * 2).values) + 1
+
+    x = torch.randn(5)
+    with caplog.at_level("INFO", logger="farkas.torch"):
+        equal(compiled(f)(x), f(x))
+    (report,) = fk.torch.reports
+    assert report.parts == 2
+    assert "aten.sort.default stays with torch: it has no lowering" in str(report)
+    assert str(report) in caplog.text
+
+
+def test_a_graph_that_breaks() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        return y + 1 if y.sum() > 0 else y - 1
+
+    call = compiled(f)
+    for x in (torch.ones(3), -torch.ones(3)):
+        equal(call(x), f(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda x, i: x[i], torch.tensor([0, 7])),
+        (lambda x, i: x[i], torch.tensor([-6, 0])),
+        (lambda x, i: x.gather(0, i), torch.tensor([-1])),
+        (lambda x, i: F.embedding(i, x[:, None]), torch.tensor([5])),
+    ],
+)
+def test_an_index_out_of_range(function: Any, given: Any) -> None:
+    x = torch.randn(5)
+    with pytest.raises(IndexError, match="index out of range"):
+        compiled(function)(x, given)
+    fine = torch.tensor([0, 4])
+    equal(compiled(function)(x, fine), function(x, fine))
+
+
+def test_integers_divided_by_zero() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x // y
+
+    x, y = torch.tensor([7, -7]), torch.tensor([2, 2])
+    equal(compiled(f)(x, y), f(x, y))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        compiled(f)(x, torch.tensor([1, 0]))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int32", "uint8", "bool", "complex64"])
+def test_element_types(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    x = torch.arange(-3, 9).to(kind).reshape(3, 4)
+
+    def f(a: Any) -> Any:
+        return (a * a).sum(0), a == a[0], torch.where(a == 0, a, a * a)
+
+    for a, b in zip(compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_tensors_that_are_not_plain() -> None:
+    sparse = torch.eye(3).to_sparse()
+    equal(compiled(lambda a: torch.sparse.mm(a, torch.ones(3, 3)))(sparse), torch.ones(3, 3))
+    meta = torch.ones(3, device="meta")
+    assert compiled(lambda a: a + 1)(meta).device.type == "meta"
+
+
+def test_the_second_time_is_from_the_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARKAS_CACHE_DIR", str(tmp_path))
+    model, x = Net().eval(), torch.randn(2, 3, 32, 32)
+    parts = importlib.import_module("farkas.frameworks.torch_part")
+    seen = []
+    original = parts.compile_onnx
+    monkeypatch.setattr(
+        parts, "compile_onnx", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1]
+    )
+    with torch.no_grad():
+        for _ in range(2):
+            torch._dynamo.reset()
+            compiled(model)(x)
+    first, second = seen
+    assert not first.report.from_cache
+    assert second.report.from_cache
+
+
+# --- torch.export ---------------------------------------------------------------------------------
+
+
+def test_exported_programs() -> None:
+    model, x = Net().eval(), torch.randn(2, 3, 32, 32)
+    network = fk.compile_torch(torch.export.export(model, (x,)))
+    (found,) = network.run({"x": x}).values()
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_exported_programs_of_open_sizes() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh())
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(model, (torch.randn(2, 6),), dynamic_shapes=({0: batch},))
+    network = fk.compile_torch(exported)
+    for n in (2, 5):
+        x = torch.randn(n, 6)
+        (found,) = network.run({"input": x}).values()
+        torch.testing.assert_close(found, model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_exported_programs_that_cannot_be_compiled() -> None:
+    class Sorted(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.sort(x).values
+
+    exported = torch.export.export(Sorted(), (torch.randn(3),))
+    with pytest.raises(fk.UnsupportedModelError, match=r"aten.sort.default 'sort': it has no low"):
+        fk.compile_torch(exported)
+    with pytest.raises(fk.ArgumentError, match=r"torch\.export\.export returns, not a Net"):
+        fk.compile_torch(Net())
