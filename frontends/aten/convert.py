@@ -154,7 +154,9 @@ def convert(
         kind = "Identity" if order is None else "Transpose"
         e.nodes.append(helper.make_node(kind, [found[node].name], [name], name=node.name, **extra))
     checks = e.checks if checked else []
-    outs = [(name, found[n].dtype, None) for n, name in zip(outputs, names, strict=True)]
+    outs: list[tuple[str, str, tuple[int, ...] | None]] = [
+        (name, found[n].dtype, None) for n, name in zip(outputs, names, strict=True)
+    ]
     outs += [(name, "int32", ()) for name, _ in checks]
     return Converted(
         _model(e, [*ports, *sizes], outs),
