@@ -22,14 +22,17 @@ def matmul(e: Emitter, a: Ref, b: Ref, shape: Sequence[Extent]) -> Ref:
         raise Unsupported(f"a product of matrices of {a.dtype} and {b.dtype}")
     if is_empty(a.shape) or is_empty(b.shape):
         return filled(e, Ref("", a.dtype, tuple(shape)), 0)
+    if a.rank == b.rank == 2 and (a.name in e.flipped or b.name in e.flipped):
+        # Operands are read in either order; a transposed copy would be another pass over memory.
+        flags = {"transA": int(a.name in e.flipped), "transB": int(b.name in e.flipped)}
+        operands = (e.flipped.get(x.name, x) for x in (a, b))
+        return e.op("Gemm", *operands, dtype=a.dtype, shape=shape, **flags)
     return e.op("MatMul", a, b, dtype=a.dtype, shape=shape)
 
 
 def transposed(e: Emitter, x: Ref) -> Ref:
     """The last two dimensions exchanged."""
-    order = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
-    shape = [x.shape[n] for n in order]
-    return e.op("Transpose", x, dtype=x.dtype, shape=shape, perm=order)
+    return e.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
 @lowering("mm.default", "bmm.default", "mv.default", "dot.default")

@@ -203,9 +203,7 @@ def _lowered(
         e.origin = node.name
         found[node] = port
         if order is not None:
-            back = [order.index(axis) for axis in range(port.rank)]
-            shape = reference(node).shape
-            found[node] = e.op("Transpose", port, dtype=port.dtype, shape=shape, perm=back)
+            found[node] = e.transpose(port, [order.index(axis) for axis in range(port.rank)])
     for node in nodes:
         for given in node.all_input_nodes:
             if given not in found:

@@ -46,6 +46,8 @@ class Emitter:
         self._extents: dict[Any, str] = {}
         self._sizes: dict[Any, str] = {}
         self._count = 0
+        #: Matrices that are others transposed, by their names.
+        self.flipped: dict[str, Ref] = {}
         #: The name of the node that is being lowered.
         self.origin = ""
 
@@ -83,6 +85,16 @@ class Emitter:
     ) -> Ref:
         """Add a node with one output, which has this type and shape."""
         return Ref(self.add(kind, *inputs, **attributes)[0], dtype, tuple(shape))
+
+    def transpose(self, x: Ref, order: Sequence[int]) -> Ref:
+        """The dimensions in another order."""
+        if [*order] == [*range(x.rank)]:
+            return x
+        shape = [x.shape[axis] for axis in order]
+        found = self.op("Transpose", x, dtype=x.dtype, shape=shape, perm=[*order])
+        if x.rank == 2:
+            self.flipped[found.name] = x
+        return found
 
     def constant(self, value: Any, dtype: str = "int64") -> str:
         """Add an array."""

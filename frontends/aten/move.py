@@ -39,9 +39,7 @@ def permute(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The dimensions in another order."""
     x: Ref = a["self"]
     order = [axis_of(d, x.rank) for d in a["dims"]]
-    if order == [*range(x.rank)]:
-        return x
-    return e.op("Transpose", x, dtype=x.dtype, shape=outs[0].shape, perm=order)
+    return e.transpose(x, order)
 
 
 @lowering("transpose.int", "t.default")
