@@ -20,7 +20,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-fast frameworks sweep check bench gpu docs dist clean
+.PHONY: demo test test-fast frameworks frameworks-test sweep check bench gpu docs dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -37,7 +37,9 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-frameworks: $(VENV)/.installed-frameworks
+frameworks: $(VENV)/.installed-frameworks frameworks-test
+
+frameworks-test:
 	$(BIN)/python -m pytest -n auto tests/farkas/frameworks tests/runtime/common/test_exchange.py \
 	    tests/farkas/kernels/test_einsum.py
 

@@ -14,7 +14,7 @@ from frontends.aten.convert import has_lowering
 #: AOTAutograd cannot trace.
 _KEPT = (
     "embedding_dense_backward", "native_dropout", "complex", "polar", "view_as_complex", "lift",
-    "lift_fresh", "bucketize", "put",
+    "lift_fresh", "bucketize",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -60,11 +61,12 @@ class Part:
         with graph.inserting_after(last):
             call = graph.call_module(name, (*self.inputs, *self.symbols))
         after = call
+        inside = set(self.nodes)
         for position, node in enumerate(self.outputs):
             with graph.inserting_after(after):
                 made = graph.call_function(_item, (call, position))
             made.meta = dict(node.meta)
-            node.replace_all_uses_with(made, delete_user_cb=lambda u: u not in set(self.nodes))
+            node.replace_all_uses_with(made, delete_user_cb=lambda u: u not in inside)
             after = made
         for node in reversed(self.nodes):
             graph.erase_node(node)
@@ -103,6 +105,32 @@ def _module(call: Callable[..., Any]) -> Any:
     return Call()
 
 
+class _Input:
+    """An input of a part: tensors to numpy arrays on the same memory.
+
+    Parameters come again at every call; theirs is kept, and looked up by the tensor and its
+    address.
+    """
+
+    def __init__(self, name: str, order: Order) -> None:
+        self.name, self._order = name, order
+        self._last: Any = lambda: None
+        self._address = 0
+        self._kept: Any = None
+
+    def array(self, tensor: Any) -> Any:
+        """The memory of a tensor."""
+        again = self._last() is tensor
+        if again and self._kept is not None and tensor.data_ptr() == self._address:
+            return self._kept
+        order = self._order
+        found = memory_of_torch(self.name, tensor if order is None else tensor.permute(order))
+        # What comes once is let go.
+        self._kept, self._address = (found, tensor.data_ptr()) if again else (None, 0)
+        self._last = weakref.ref(tensor)
+        return found
+
+
 class CompiledPart:
     """A compiled part: tensors, then sizes, to tensors."""
 
@@ -115,7 +143,7 @@ class CompiledPart:
     ) -> None:
         torch = import_module("torch")
         self._converted, self._sizes = converted, sizes
-        self._orders = [*zip(converted.inputs, orders, strict=True)]
+        self._inputs = [*map(_Input, converted.inputs, orders)]
         self._results = [*zip(converted.outputs, results, strict=True)]
         self._torch = torch
         self.network: Network = compile_onnx(converted.model, threads=torch.get_num_threads())
@@ -134,8 +162,8 @@ class CompiledPart:
         if self._failed:
             return tuple(self.fallback(*arguments))
         arrays = {
-            name: memory_of_torch(name, value if order is None else value.permute(order))
-            for (name, order), value in zip(self._orders, arguments, strict=False)
+            given.name: given.array(value)
+            for given, value in zip(self._inputs, arguments, strict=False)
         }
         for name, position in self._sizes:
             arrays[name] = np.zeros(int(arguments[position]), np.bool_)

@@ -111,10 +111,8 @@ class Convolution:
         self.dilation = _ints(a["dilation"], count)
         self.extra = _ints(a["output_padding"], count)
         self.transposed, self.groups = bool(a["transposed"]), int(a["groups"])
-        if weight.dtype not in _FLOATS:
-            raise Unsupported(f"a convolution of {weight.dtype}")
-        if is_empty(weight.shape):
-            raise Unsupported("a convolution of nothing")
+        if is_empty(weight.shape) or weight.dtype == "bool":
+            raise Unsupported("a convolution of nothing, or of bool")
         self.kernel = [*weight.shape[2:]]
         if not all(isinstance(k, int) for k in self.kernel):
             raise Unsupported("a window of open size")
@@ -146,9 +144,41 @@ class Convolution:
         if back:
             attributes["output_padding"] = extra
         kind = "ConvTranspose" if back else "Conv"
+        if is_empty(shape):
+            return filled(e, Ref("", x.dtype, tuple(shape)), 0)
         if is_empty(x.shape):
             raise Unsupported("a convolution of nothing")
+        if x.dtype not in _FLOATS:
+            return self._of_integers(e, x, bias, shape, back)
         return e.op(kind, x, self.weight, bias, dtype=x.dtype, shape=shape, **attributes)
+
+    def _of_integers(
+        self, e: Emitter, x: Ref, bias: Ref | None, shape: Sequence[Extent], back: bool
+    ) -> Ref:
+        """The convolution as a comprehension, since Conv has floats only."""
+        if back:
+            raise Unsupported(f"a transposed convolution of {x.dtype}")
+        taps, places = indices(self.count, "r"), indices(self.count, "p")
+        where = [
+            f"{self.stride[n]}*{places[n]} + {self.dilation[n]}*{taps[n]} - {self.padding[n]}"
+            for n in range(self.count)
+        ]
+        sides = zip(where, map(e.extent, x.shape[2:]), strict=True)
+        guards = ", ".join(f"0 <= {w} < {s}" for w, s in sides)
+        outer, inner = self.weight.shape[0], self.weight.shape[1]
+        channel = "c" if self.groups == 1 else f"k // {outer // self.groups} * {inner} + c"
+        own = ["n", "k", *places]
+        line = (
+            f"{at('Y', own)} +=! {at('X', ['n', channel, *where])} * {at('W', ['k', 'c', *taps])}"
+            f" where {e.ranges([*own, 'c', *taps], [*shape, *self.weight.shape[1:]])}, {guards}"
+        )
+        inputs = {"X": x, "W": self.weight}
+        more = [*x.shape, *shape]
+        (found,) = e.program([(x.dtype, tuple(shape))], [line], inputs, more=more)
+        if bias is None:
+            return found
+        wide = e.reshape(bias, (1, bias.shape[0], *(1 for _ in range(self.count))))
+        return computed(e, "{y} + {b}", {"y": found, "b": wide}, found)
 
     def input_gradient(self, e: Emitter, grad: Ref, x: Ref) -> Ref:
         """The convolution the other way round."""

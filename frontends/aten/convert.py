@@ -15,6 +15,7 @@ import frontends.aten.move
 import frontends.aten.norms
 import frontends.aten.prims
 import frontends.aten.reduce
+import frontends.aten.scatter
 import frontends.aten.windows  # noqa: F401 - these fill the registry
 from frontends.aten.emitter import DOMAIN, OPSET, Emitter, element_type
 from frontends.aten.layouts import Order
@@ -106,6 +107,8 @@ def _arguments(node: Any, refs: Mapping[Any, Any]) -> dict[str, Any]:
     found |= {a.name: plain(v) for a, v in zip(schema, node.args, strict=False)}
     found |= {name: plain(v) for name, v in node.kwargs.items()}
     found["name"] = str(node.target).removeprefix("aten.")
+    if found["name"].startswith("as_strided"):
+        found["memory"] = node.args[0].meta["val"]
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from frontends.aten.emitter import Emitter
+from frontends.aten.layouts import order_of
 from frontends.aten.pointwise import Reads, computed
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import (
@@ -58,6 +60,17 @@ def expand(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The elements repeated along dimensions of one."""
     x: Ref = a["self"]
     return x if x.shape == outs[0].shape else computed(e, "{self}", {"self": x}, outs[0])
+
+
+def full_shape(shapes: Sequence[tuple[Extent, ...]]) -> tuple[Extent, ...]:
+    """The shape to which tensors broadcast, of which torch knows that they do."""
+    rank = max(map(len, shapes), default=0)
+    found: list[Extent] = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, start=rank - len(shape)):
+            if extent != 1:
+                found[axis] = extent
+    return tuple(found)
 
 
 @lowering("slice.Tensor")
@@ -193,6 +206,23 @@ def diagonal(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         else:
             where.append(own.pop(0))
     return _moved(e, outs[0], at("X", where), {"X": x})
+
+
+@lowering("as_strided.default")
+def strided(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """Elements by their places in memory, of a tensor that is dense there."""
+    x, memory = a["self"], a["memory"]
+    order, offset = order_of(memory), a.get("storage_offset")
+    numbers = [*a["size"], *a["stride"], offset or 0, *x.shape]
+    dense = order is not None or memory.is_contiguous()
+    if not dense or not all(isinstance(n, int) for n in numbers) or is_empty(outs[0].shape):
+        raise Unsupported("places in memory that are not known")
+    ordered = x if order is None else e.transpose(x, order)
+    flat = e.reshape(ordered, (math.prod(x.shape),))
+    # A view of a part of a storage is given as the part; torch counts from the storage's start.
+    terms = [f"{s}*{i}" for i, s in zip(indices(len(a["size"])), a["stride"], strict=True)]
+    place = " + ".join([*terms, str((offset or 0) - memory.storage_offset())])
+    return _moved(e, outs[0], at("X", [place]), {"X": flat})
 
 
 @lowering("unfold.default")

@@ -134,9 +134,9 @@ class Reads:
         if kind.is_float:
             return f"{dtype}({literal(float(value))})"
         if isinstance(value, float):
-            if not value.is_integer():
+            if not math.isfinite(value):
                 raise Unsupported(f"{value} as {dtype}")
-            value = int(value)
+            value = int(value)  # as torch does where the result is an integer
         bits = kind.bits - (kind.kind != "u")
         if not (0 if kind.kind == "u" else -(1 << bits) + 1) <= int(value) < 1 << bits:
             raise Unsupported(f"{value} as {dtype}")
@@ -475,6 +475,36 @@ def clamp(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def clamp_one(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """One bound of `clamp`."""
     return clamp(e, a, outs)
+
+
+@lowering("erfc.default", "prims.erfc.default")
+def erfc(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """1 - erf(x); beyond 0.5 by a polynomial (Press et al., Numerical Recipes, section 6.2)."""
+    if outs[0].dtype != "float32":
+        raise Unsupported("erfc beyond float32")
+    t = computed(e, "1 / (1 + 0.5 * abs({self}))", a, outs[0])
+    text = "0"
+    for c in reversed(_ERFC):
+        text = f"({c!r} + {{t}} * {text})" if text != "0" else f"({c!r})"
+    tail = computed(e, f"{{t}} * exp({text} - {{self}} * {{self}})", {**a, "t": t}, outs[0])
+    near = "select(abs({self}) < 0.5, 1 - erf({self}), select({self} > 0, {tail}, 2 - {tail}))"
+    return computed(e, near, {**a, "tail": tail}, outs[0])
+
+
+#: Coefficients of the exponent, from the constant on.
+_ERFC = (
+    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398,
+    1.48851587, -0.82215223, 0.17087277,
+)  # fmt: skip
+
+
+@lowering("angle.default")
+def angle(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """0 of what is positive, pi of what is negative."""
+    text = f"select({{self}} < 0, {math.pi!r}, 0)"
+    if a["self"].is_float:
+        text = f"select(isnan({{self}}), {{self}}, {text})"
+    return computed(e, text, a, outs[0])
 
 
 @lowering("elu.default")

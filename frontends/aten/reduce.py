@@ -55,6 +55,8 @@ def total(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def product(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The product, in the type of the result."""
     x, out = a["self"], outs[0]
+    if out.dtype == "bool":
+        return e.cast(product(e, a, [Ref("", "int32", out.shape)]), "bool")
     return reduced(e, x, axes_of(a.get("dim"), x.rank), out, "*", out.dtype)
 
 
@@ -214,6 +216,32 @@ def prefix_products(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         [*ranges, f"{step} in 1:{e.extent(x.shape[axis])}"]
     )
     return e.program([(out.dtype, out.shape)], [first, next_], {"X": x}, more=x.shape)[0]
+
+
+@lowering("logcumsumexp.default")
+def prefix_log_sums(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """log of the sums of exp of all elements up to each: max + log(1 + exp(-|difference|))."""
+    x, out = a["self"], outs[0]
+    if not x.rank or is_empty(x.shape):
+        raise Unsupported("sums of nothing")
+    axis = axis_of(a["dim"], x.rank)
+    own = list(indices(x.rank))
+    step = own[axis]
+    others = [f"{i} in 0:{e.extent(s)}" for i, s in zip(own, x.shape, strict=True) if i != step]
+
+    def there(name: str, place: str) -> str:
+        return at(name, [place if i == step else i for i in own])
+
+    first = f" where {', '.join(others)}" if others else ""
+    rest = ", ".join([*others, f"{step} in 1:{e.extent(x.shape[axis])}"])
+    here, before = at("X", own), there("Y", f"{step} - 1")
+    high, low = f"max({here}, {before})", f"min({here}, {before})"
+    value = f"select(isinf({high}), {high}, {high} + log(1 + exp({low} - {high})))"
+    lines = [
+        f"{there('Y', '0')} = {there('X', '0')}{first}",
+        f"{at('Y', own)} = {value} where {rest}",
+    ]
+    return e.program([(out.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0]
 
 
 @lowering("cummax.default", "cummin.default")

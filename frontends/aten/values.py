@@ -74,6 +74,8 @@ def axis_of(axis: int, rank: int) -> int:
 
 def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     """Axes as sorted numbers; None and an empty list are all of them."""
+    if not rank:
+        return ()
     if isinstance(axes, int):
         axes = [axes]
     if axes is None or not list(axes):

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontends.aten.emitter import Emitter
+from frontends.aten.move import filled
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import Extent, Ref, Unsupported, at, indices, is_empty
+
+#: A place behind every element.
+BEYOND = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ class Windows:
 
         kernel = each("kernel_size", 1)
         stride = each("stride", 0) if a.get("stride") else kernel
-        if is_empty(image.shape) or not image.is_float:
-            raise Unsupported(f"a pool of {image.dtype} {list(image.shape)}")
+        if image.dtype == "bool":
+            raise Unsupported("a pool of bool")
         return Windows(
             count, image.rank - count, kernel, stride, each("padding", 0), each("dilation", 1)
         )
@@ -94,6 +98,8 @@ def max_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     """The maximum of each window, and its first place in the image."""
     x, out = a["self"], outs[0]
     w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    if is_empty(out.shape):
+        return [filled(e, o, 0) for o in outs]
     lead, places, _ = w.names()
     where, guards = w.inside(e, x)
     read = at("X", [*lead, *where])
@@ -103,9 +109,10 @@ def max_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     (best,) = e.program(
         [(x.dtype, out.shape)], [f"{own} max=! {read}{ranges}"], {"X": x}, more=more
     )
-    hit = f"{read} == {at('B', [*lead, *places])} or isnan({read})"
+    hit = f"{read} == {at('B', [*lead, *places])}"
+    hit += f" or isnan({read})" if x.is_float else ""
     number = f"int64({w.plain(e, x)})"
-    line = f"{own} min=! select({hit}, {number}, int64(4611686018427387904)){ranges}"
+    line = f"{own} min=! select({hit}, {number}, int64({BEYOND})){ranges}"
     (place,) = e.program([("int64", out.shape)], [line], {"X": x, "B": best}, more=more)
     return [best, place]
 
@@ -115,6 +122,8 @@ def max_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Each element collects the gradients of the windows whose place it is."""
     grad, x, place, out = a["grad_output"], a["self"], a["indices"], outs[0]
     w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    if is_empty(grad.shape):
+        return filled(e, out, 0)
     lead, places, _ = w.names()
     where, guards = w.around(e, grad)
     own = numbered(e, [*places], x.shape[w.lead :])
@@ -132,7 +141,7 @@ def _divisor(e: Emitter, a: Arguments, w: Windows, image: Ref, places: list[str]
     """By what the sum of a window is divided, as text."""
     fixed = a.get("divisor_override")
     if fixed is not None:
-        return f"{float(fixed)!r}"
+        return f"{image.dtype}({fixed})"
     factors = []
     for n in range(w.count):
         size = e.extent(image.shape[w.lead + n])
@@ -150,6 +159,8 @@ def avg_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The mean of each window."""
     x, out = a["self"], outs[0]
     w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    if is_empty(out.shape):
+        return filled(e, out, 0)
     lead, places, _ = w.names()
     where, guards = w.inside(e, x)
     own = [*lead, *places]
@@ -169,6 +180,8 @@ def avg_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Each element collects its part of the gradients of the windows that it is in."""
     grad, x, out = a["grad_output"], a["self"], outs[0]
     w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    if is_empty(grad.shape):
+        return filled(e, out, 0)
     lead, places, _ = w.names()
     where, guards = w.around(e, grad)
     divisor = _divisor(e, a, w, x, where)
@@ -177,3 +190,94 @@ def avg_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         f" where {w.ranges(e, x.shape)}, {guards}"
     )
     return e.program([(out.dtype, out.shape)], [line], {"G": grad}, more=[*grad.shape, *x.shape])[0]
+
+
+# --- windows that cover an image evenly -----------------------------------------------------------
+
+
+def _even(e: Emitter, image: Ref, out: Ref, count: int) -> tuple[list[str], list[str], str, str]:
+    """Indices of elements and of places; that an element is in the window of a place; its size.
+
+    Window p of P over H elements begins at ``p H // P`` and ends before ``((p+1) H + P-1) // P``.
+    """
+    lead = image.rank - count
+    elements, places = indices(count, "h"), indices(count, "p")
+    guards, sizes = [], []
+    sides = zip(elements, places, image.shape[lead:], out.shape[lead:], strict=True)
+    for h, p, size, parts in sides:
+        if not isinstance(size, int) or not isinstance(parts, int) or not size or not parts:
+            raise Unsupported("windows of open size, or of nothing")
+        begin, end = f"{p} * {size} // {parts}", f"({p} * {size} + {size + parts - 1}) // {parts}"
+        guards += [f"{begin} <= {h}", f"{h} < {end}"]
+        sizes.append(f"({end} - {begin})")
+    return [*elements], [*places], ", ".join(guards), f"{image.dtype}({' * '.join(sizes)})"
+
+
+def _count(name: str) -> int:
+    return 3 if "3d" in name else 2
+
+
+@lowering("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
+def adaptive_mean_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """Each element collects its part of the gradients of the windows that it is in."""
+    grad, x, out = a["grad_output"], a["self"], outs[0]
+    elements, places, guards, size = _even(e, x, grad, _count(a["name"]))
+    lead = indices(x.rank - len(elements))
+    ranges = e.ranges([*lead, *elements, *places], [*x.shape, *grad.shape[len(lead) :]])
+    line = (
+        f"{at('Y', [*lead, *elements])} +=! {at('G', [*lead, *places])} / {size}"
+        f" where {ranges}, {guards}"
+    )
+    more = [*grad.shape, *x.shape]
+    return e.program([(out.dtype, out.shape)], [line], {"G": grad}, more=more)[0]
+
+
+@lowering("_adaptive_avg_pool3d.default")
+def adaptive_mean(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """The mean of each window."""
+    x, out = a["self"], outs[0]
+    elements, places, guards, size = _even(e, x, out, 3)
+    lead = indices(x.rank - len(elements))
+    ranges = e.ranges([*lead, *places, *elements], [*out.shape, *x.shape[len(lead) :]])
+    line = (
+        f"{at('Y', [*lead, *places])} +=! {at('X', [*lead, *elements])} / {size}"
+        f" where {ranges}, {guards}"
+    )
+    return e.program([(out.dtype, out.shape)], [line], {"X": x}, more=[*out.shape, *x.shape])[0]
+
+
+@lowering("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def adaptive_max(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
+    """The maximum of each window, and its first place in the image."""
+    x, out = a["self"], outs[0]
+    elements, places, guards, _ = _even(e, x, out, _count(a["name"]))
+    lead = indices(x.rank - len(elements))
+    ranges = e.ranges([*lead, *places, *elements], [*out.shape, *x.shape[len(lead) :]])
+    where = f" where {ranges}, {guards}"
+    own, read = at("Y", [*lead, *places]), at("X", [*lead, *elements])
+    more = [*out.shape, *x.shape]
+    (best,) = e.program([(x.dtype, out.shape)], [f"{own} max=! {read}{where}"], {"X": x}, more=more)
+    hit = f"{read} == {at('B', [*lead, *places])}"
+    hit += f" or isnan({read})" if x.is_float else ""
+    number = f"int64({numbered(e, elements, x.shape[len(lead) :])})"
+    line = f"{own} min=! select({hit}, {number}, int64({BEYOND})){where}"
+    (place,) = e.program([("int64", out.shape)], [line], {"X": x, "B": best}, more=more)
+    return [best, place]
+
+
+@lowering("adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default")
+def adaptive_max_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """Each element collects the gradients of the windows whose place it is."""
+    grad, x, place, out = a["grad_output"], a["self"], a["indices"], outs[0]
+    elements, places, guards, _ = _even(e, x, grad, _count(a["name"]))
+    lead = indices(x.rank - len(elements))
+    ranges = e.ranges([*lead, *elements, *places], [*x.shape, *grad.shape[len(lead) :]])
+    there = [*lead, *places]
+    number = numbered(e, elements, x.shape[len(lead) :])
+    line = (
+        f"{at('Y', [*lead, *elements])} +=! "
+        f"select({at('I', there)} == {number}, {at('G', there)}, 0) where {ranges}, {guards}"
+    )
+    inputs = {"G": grad, "I": place}
+    more = [*grad.shape, *x.shape]
+    return e.program([(out.dtype, out.shape)], [line], inputs, more=more)[0]
