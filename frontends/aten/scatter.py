@@ -144,7 +144,8 @@ def index_put(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
     Negative ones count from the end.
     """
-    x, values, out = a["self"], a["values"], outs[0]
+    x: Ref = a["self"]
+    values, out = a["values"], outs[0]
     given = [*a["indices"], *[None] * (x.rank - len(a["indices"]))]
     used = [n for n, t in enumerate(given) if t is not None]
     if len(used) == 1 and given[used[0]].dtype == "bool" and not values.rank:
