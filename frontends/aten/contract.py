@@ -22,10 +22,10 @@ def matmul(e: Emitter, a: Ref, b: Ref, shape: Sequence[Extent]) -> Ref:
         raise Unsupported(f"a product of matrices of {a.dtype} and {b.dtype}")
     if is_empty(a.shape) or is_empty(b.shape):
         return filled(e, Ref("", a.dtype, tuple(shape)), 0)
-    if a.rank == b.rank == 2 and (a.name in e.flipped or b.name in e.flipped):
+    if a.rank == b.rank == 2 and (a.name in e.moved or b.name in e.moved):
         # Operands are read in either order; a transposed copy would be another pass over memory.
-        flags = {"transA": int(a.name in e.flipped), "transB": int(b.name in e.flipped)}
-        operands = (e.flipped.get(x.name, x) for x in (a, b))
+        flags = {"transA": int(a.name in e.moved), "transB": int(b.name in e.moved)}
+        operands = [e.moved[x.name][0] if x.name in e.moved else x for x in (a, b)]
         return e.op("Gemm", *operands, dtype=a.dtype, shape=shape, **flags)
     return e.op("MatMul", a, b, dtype=a.dtype, shape=shape)
 

@@ -46,8 +46,8 @@ class Emitter:
         self._extents: dict[Any, str] = {}
         self._sizes: dict[Any, str] = {}
         self._count = 0
-        #: Matrices that are others transposed, by their names.
-        self.flipped: dict[str, Ref] = {}
+        #: Values that are others with the dimensions in another order, by their names.
+        self.moved: dict[str, tuple[Ref, list[int]]] = {}
         #: The name of the node that is being lowered.
         self.origin = ""
 
@@ -88,12 +88,14 @@ class Emitter:
 
     def transpose(self, x: Ref, order: Sequence[int]) -> Ref:
         """The dimensions in another order."""
+        if x.name in self.moved:
+            x, first = self.moved[x.name]
+            order = [first[axis] for axis in order]
         if [*order] == [*range(x.rank)]:
             return x
         shape = [x.shape[axis] for axis in order]
         found = self.op("Transpose", x, dtype=x.dtype, shape=shape, perm=[*order])
-        if x.rank == 2:
-            self.flipped[found.name] = x
+        self.moved[found.name] = x, [*order]
         return found
 
     def constant(self, value: Any, dtype: str = "int64") -> str:
