@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
 from farkas.frameworks.torch_graph import compile_graph
 from frontends.aten.convert import has_lowering
+from poly.errors import ArgumentError
+from runtime.common.arguments import check_threads
 
 #: Decompositions that torch's own kernels are faster than, that draw other random numbers, or that
 #: AOTAutograd cannot trace.
@@ -18,7 +20,13 @@ _KEPT = (
 )  # fmt: skip
 
 
-def backend(module: Any, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+def backend(
+    module: Any,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
     """Compile a graph of torch, forward and backward.
 
     >>> faster = torch.compile(model, backend="farkas")
@@ -27,20 +35,35 @@ def backend(module: Any, inputs: Sequence[Any], **options: Any) -> Callable[...,
     of training; torch decomposes what Farkas has no lowering for.  Parts of connected operators are
     compiled; the others stay with torch, and ``logging.getLogger("farkas.torch")`` names them, with
     the reason.
+
+    options : ``{"threads": 2}`` sets the number of threads; default is torch's
+
+    Raises
+    ------
+    ArgumentError : a mode, which are Inductor's, or an unknown option.
     """
+    given = dict(options or {})
+    threads = given.pop("threads", None)
+    if given:
+        raise ArgumentError(f"there is no option {', '.join(given)}; there is: threads")
+    if mode not in (None, "default"):
+        raise ArgumentError(f"mode={mode!r} is one of Inductor's; leave it out")
+    if threads is not None:
+        check_threads(threads)
+    own = partial(_compiled, threads=threads)
     common = import_module("torch._dynamo.backends.common")
     compiled: Callable[..., Any] = common.aot_autograd(
-        fw_compiler=_compiled,
-        bw_compiler=_compiled,
-        inference_compiler=_compiled,
+        fw_compiler=own,
+        bw_compiler=own,
+        inference_compiler=own,
         decompositions=decompositions(),
     )(module, inputs)
     return compiled
 
 
-def _compiled(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compiled(module: Any, inputs: Sequence[Any], threads: int | None) -> Callable[..., Any]:
     boxed = import_module("torch._functorch.aot_autograd").make_boxed_func
-    made: Callable[..., Any] = boxed(compile_graph(module))
+    made: Callable[..., Any] = boxed(compile_graph(module, threads))
     return made
 
 

@@ -49,12 +49,15 @@ class Report:
 reports: deque[Report] = deque(maxlen=256)
 
 
-def compile_graph(module: Any) -> Callable[..., Any]:
-    """Compile what can be compiled of a graph of ATen operators; returns what runs it."""
+def compile_graph(module: Any, threads: int | None = None) -> Callable[..., Any]:
+    """Compile what can be compiled of a graph of ATen operators; returns what runs it.
+
+    threads : of each run, None for torch's number
+    """
     reasons = {n: why_kept(n) for n in module.graph.nodes if n.op == "call_function"}
     kept = {n for n, why in reasons.items() if why is not None} | _views_that_leave(module.graph)
     while True:
-        parts, excluded = _compiled_parts(module, kept)
+        parts, excluded = _compiled_parts(module, kept, threads)
         if not excluded:
             break
         for node, why in excluded.items():
@@ -121,7 +124,9 @@ def _is_view(node: Any) -> bool:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _compiled_parts(module: Any, kept: set[Any]) -> tuple[list[Part], dict[Any, str]]:
+def _compiled_parts(
+    module: Any, kept: set[Any], threads: int | None
+) -> tuple[list[Part], dict[Any, str]]:
     """Compiled parts of all nodes but `kept`; or the nodes that have to be kept, too, and why."""
     partitioner = import_module("torch.fx.passes.infra.partitioner")
     support = import_module("torch.fx.passes.operator_support").create_op_support(
@@ -138,7 +143,7 @@ def _compiled_parts(module: Any, kept: set[Any]) -> tuple[list[Part], dict[Any, 
         if not any(map(computes, nodes)):
             continue
         try:
-            parts.append(Part(nodes))
+            parts.append(Part(nodes, threads))
         except UnsupportedModelError as error:
             names = {u.name: u.reason for u in error.nodes}
             wrong = {n: names[n.name] for n in nodes if n.name in names}

@@ -23,7 +23,7 @@ from runtime.common.exchange import memory_of_torch, to_torch
 class Part:
     """Nodes that are compiled together."""
 
-    def __init__(self, nodes: Sequence[Any]) -> None:
+    def __init__(self, nodes: Sequence[Any], threads: int | None) -> None:
         self.nodes = nodes
         inside = set(nodes)
         outer = dict.fromkeys(g for n in nodes for g in n.all_input_nodes if g not in inside)
@@ -37,7 +37,7 @@ class Part:
         results = [order_of(n.meta["val"]) for n in self.outputs]
         converted = convert(nodes, self.inputs, self.outputs, orders, results)
         sizes = [(name, self._where(symbol)) for name, symbol in converted.sizes]
-        self.call = CompiledPart(converted, orders, results, sizes)
+        self.call = CompiledPart(converted, orders, results, sizes, threads)
 
     def _where(self, symbol: Any) -> int:
         """The argument that is a size of torch."""
@@ -124,6 +124,9 @@ class _Input:
         if again and self._kept is not None and tensor.data_ptr() == self._address:
             return self._kept
         order = self._order
+        if tensor.is_neg():
+            tensor = tensor.resolve_neg()  # a view of what it is minus
+            return memory_of_torch(self.name, tensor if order is None else tensor.permute(order))
         found = memory_of_torch(self.name, tensor if order is None else tensor.permute(order))
         # What comes once is let go.
         self._kept, self._address = (found, tensor.data_ptr()) if again else (None, 0)
@@ -140,13 +143,16 @@ class CompiledPart:
         orders: Sequence[Order],
         results: Sequence[Order],
         sizes: Sequence[tuple[str, int]],
+        threads: int | None,
     ) -> None:
         torch = import_module("torch")
         self._converted, self._sizes = converted, sizes
         self._inputs = [*map(_Input, converted.inputs, orders)]
         self._results = [*zip(converted.outputs, results, strict=True)]
         self._torch = torch
-        self.network: Network = compile_onnx(converted.model, threads=torch.get_num_threads())
+        self.network: Network = compile_onnx(
+            converted.model, threads=threads or torch.get_num_threads()
+        )
         #: What runs the nodes where compiled code cannot.
         self.fallback: Any = None
         self._lock = threading.Lock()

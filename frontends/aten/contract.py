@@ -273,6 +273,10 @@ def _weights(e: Emitter, a: Arguments, query: Ref, key: Ref) -> tuple[Ref, float
     return computed(e, text, given, Ref("", query.dtype, shape)), float(scale)
 
 
+#: The maximum of a row, or 0 where a mask leaves nothing of it; such a row gives zeros.
+_FINITE = "select({t} == -inf, 0, {t})"
+
+
 @lowering("_scaled_dot_product_flash_attention_for_cpu.default")
 def attention(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     """softmax(scale Q K^T + mask) V, and the logarithms of the sums."""
@@ -280,9 +284,12 @@ def attention(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     scores, _ = _weights(e, a, query, key)
     thin = Ref("", scores.dtype, (*scores.shape[:-1], 1))
     top = reduced(e, scores, [scores.rank - 1], thin, "max", scores.dtype)
+    if a.get("attn_mask") is not None:
+        top = computed(e, _FINITE, {"t": top}, thin)
     grown = computed(e, "exp({s} - {t})", {"s": scores, "t": top}, scores)
     total = reduced(e, grown, [scores.rank - 1], thin, "+", scores.dtype)
-    parts = computed(e, "{g} / {t}", {"g": grown, "t": total}, scores)
+    share = "{g} / {t}" if a.get("attn_mask") is None else "select({t} == 0, 0, {g} / {t})"
+    parts = computed(e, share, {"g": grown, "t": total}, scores)
     found = matmul(e, parts, value, outs[0].shape)
     sums = computed(e, "log({s}) + {t}", {"s": total, "t": top}, thin)
     return [found, e.reshape(sums, outs[1].shape) if len(outs) > 1 else None]
@@ -296,6 +303,8 @@ def attention_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | 
     scores, scale = _weights(e, a, query, key)
     thin = Ref("", scores.dtype, (*scores.shape[:-1], 1))
     sums = e.reshape(e.cast(sums, scores.dtype), thin.shape)
+    if a.get("attn_mask") is not None:
+        sums = computed(e, _FINITE, {"t": sums}, thin)
     parts = computed(e, "exp({s} - {t})", {"s": scores, "t": sums}, scores)
     of_value = matmul(e, transposed(e, parts), grad, value.shape)
     of_parts = matmul(e, grad, transposed(e, value), scores.shape)

@@ -134,7 +134,7 @@ def _tiled(
     around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.packed else []
     schedule = pack_operands(schedule, core, around[-1] if around else f"{v}_o", blocks.packed)
     above = outer[tile - 1 : tile] if blocks.packed or blocks.rows else []
-    schedule = pack_rows(schedule, core, [*above, last])
+    schedule = pack_rows(schedule, core, [*above, last], machine)
     schedule = convert_rows(schedule, core, blocks, outer, machine)
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, Scope.REGISTER, _lanes_last(schedule, core))

@@ -22,9 +22,9 @@ from poly.strategy.cpu.choose_tile import find_tile
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
 from poly.tree.kinds import Scope
 
-#: Rows a multiple of this many bytes apart map to the same set of the first cache, which holds
-#: about this many lines.
-ALIASING, ALIASING_ROWS = 4096, 4
+#: Rows a multiple of this many bytes apart map to the same set of the first cache, which has room
+#: for a line of each as long as they take no more than this part of it.
+ALIASING, ALIASING_PART = 4096, 2 / 3
 #: Accesses at least this many bytes apart need a TLB entry each.
 PAGE = 4096
 
@@ -145,7 +145,9 @@ def wider_type(schedule: Schedule, read: Read) -> str:
     return str(dtype.compute) if dtype.is_widened else ""
 
 
-def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:
+def pack_rows(
+    schedule: Schedule, core: Contraction, loops: list[str], machine: Machine
+) -> Schedule:
     """Pack the rows of operands that would conflict in one cache set, or that touch another page in
     each iteration of the reduction.
 
@@ -154,6 +156,7 @@ def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedu
     """
     s = schedule.scop.statement(core.statement)
     inmost = reduction_order(core)[-1]
+    most = machine.l1 // ALIASING * ALIASING_PART
     for read in s.source.reads:
         dim = plain_dimension(read, core.w) if core.w else None
         away = core.dot is not None and read not in core.dot.in_place
@@ -161,7 +164,7 @@ def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedu
             layout = Layout(tuple(range(len(read.indices))), _groups(read, core))
             schedule = _promoted(schedule, core.statement, loops, read.tensor, layout)
             continue
-        if dim is None or core.v in loops_of_read(read) or core.rows <= ALIASING_ROWS:
+        if dim is None or core.v in loops_of_read(read) or core.rows <= most:
             continue
         if wider_type(schedule, read):
             continue  # see `poly.strategy.cpu.conversions`

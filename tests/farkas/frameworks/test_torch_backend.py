@@ -117,6 +117,22 @@ def test_training(model: Any, given: Any, left: set[str]) -> None:
     assert {name for r in fk.torch.reports for name, _ in r.left} == left
 
 
+def test_rows_that_a_mask_leaves_nothing_of() -> None:
+    q, k, v = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(3))
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[1] = False
+
+    def f(*operands: Any) -> Any:
+        return F.scaled_dot_product_attention(*operands, attn_mask=mask)
+
+    found, wanted = compiled(f)(q, k, v), f(q, k, v)
+    equal(found, wanted)
+    assert not found[0, :, 1].any()
+    for x in (q, k, v):
+        pair = [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (found, wanted)]
+        torch.testing.assert_close(*pair)
+
+
 def test_sizes_that_change_are_compiled_once() -> None:
     counters = importlib.import_module("torch._dynamo.utils").counters
     counters.clear()
@@ -151,6 +167,25 @@ def test_memory_that_is_not_in_order() -> None:
         equal(compiled(lambda a: a.exp().t())(y), y.exp().t())
         z = torch.randn(3).expand(4, 3)
         equal(compiled(lambda a: a + 1)(z), z + 1)
+
+
+def test_views_that_negate() -> None:
+    c = torch.randn(3, dtype=torch.complex64)
+    equal(compiled(lambda a: a.conj().imag * 2)(c), c.conj().imag * 2)
+
+
+def test_options() -> None:
+    def f(x: Any) -> Any:
+        return x + 1
+
+    x = torch.ones(3)
+    equal(compiled(f, options={"threads": 1})(x), f(x))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"no option freeze; there is: threads"):
+        compiled(f, options={"freeze": True})(x)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"mode='max-autotune' is one of Inductor's"):
+        compiled(f, mode="max-autotune")(x)
 
 
 def test_results_that_share_memory_with_inputs() -> None:
