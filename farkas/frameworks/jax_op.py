@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
-from farkas.frameworks.operation import Operation, dtype_called, output_shapes
-from farkas.kernels.kernel import Kernel, compile
+from farkas.frameworks.operation import (
+    Meaning,
+    Operation,
+    dtype_called,
+    extent_value,
+    output_shapes,
+)
+from farkas.frameworks.xla_kernels import TARGET, XlaKernel, jax_module
+from farkas.kernels.kernel import compile
 from farkas.targets.compile_program import ScheduleLike
-from poly.errors import ArgumentError, ToolchainError
+from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
+from poly.ir.expr import INTEGER_MEANING
 from poly.ir.program import Program
 from poly.ir.size_values import check_size
-from runtime.common.cache import Cache, digest
-from runtime.cpu.shared_library import open_library
-from runtime.cpu.toolchain import find_toolchain
-
-#: The foreign function of all kernels, as XLA knows it.
-TARGET = "farkas_kernel"
-_HANDLER = Path(__file__).with_name("xla_handler.c")
-_lock = threading.Lock()
-_library: list[ctypes.CDLL] = []
-#: The kernels that XLA can call, by the names that it has for them; they stay loaded.
-_kernels: dict[str, Kernel] = {}
 
 
 def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxOperator:
@@ -39,10 +33,10 @@ def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxO
     >>> distance = fk.jax.op("D[i,j] +=! abs(X[i,k] - Y[j,k])")
     >>> jax.jit(distance)(x, y)
 
-    It works under `jax.jit` and `jax.vmap`, which gives the program a dimension for the batch.
-    Arrays are on the CPU and are not copied; one that the program updates is copied, as arrays of
-    JAX never change.  A kernel is compiled when a call is traced for new element types, and serves
-    all sizes.
+    It works under `jax.jit` and `jax.vmap`, which gives the program a dimension for the batch, and
+    under `jax.export`, also with symbolic shapes.  Arrays are on the CPU and are not copied; one
+    that the program updates is copied, as arrays of JAX never change.  A kernel is compiled when a
+    call is traced for new element types, and serves all sizes.
 
     Parameters
     ----------
@@ -54,7 +48,7 @@ def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxO
     LanguageError : a mistake in the text.
     ToolchainError : JAX is not installed, or there is no C compiler.
     """
-    return JaxOperator(_jax(), Operation(text, exact, schedule))
+    return JaxOperator(jax_module(), Operation(text, exact, schedule))
 
 
 class JaxOperator:
@@ -66,7 +60,7 @@ class JaxOperator:
     def __init__(self, jax: Any, operation: Operation) -> None:
         self._jax, self.operation = jax, operation
         self._batches: dict[str, JaxOperator] = {}
-        self._compiled: dict[Program, Kernel] = {}
+        self._compiled: dict[Program, XlaKernel] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -75,9 +69,12 @@ class JaxOperator:
     def __call__(self, /, *arrays: Any, **sizes: int) -> Any:
         """Run it, or trace it.
 
+        sizes : numbers, or symbolic dimensions
+
         Raises
         ------
-        ArgumentError : a wrong number of arrays, element types, ranks or sizes.
+        ArgumentError : a wrong number of arrays, element types, ranks or sizes; shapes that are
+            symbolic and need not be those that the program takes.
         """
         names = self.operation.inputs
         if len(arrays) != len(names):
@@ -86,7 +83,10 @@ class JaxOperator:
                 f"{len(arrays)} were given"
             )
         self.operation.check_given(sizes)
-        sizes = {name: check_size(name, value) for name, value in sizes.items()}
+        sizes = {
+            name: value if self._jax.export.is_symbolic_dim(value) else check_size(name, value)
+            for name, value in sizes.items()
+        }
         given = [self._taken(n, a) for n, a in zip(names, arrays, strict=True)]
         results = self._with_rules(sizes)(*given)
         return results if len(results) > 1 else results[0]
@@ -116,39 +116,60 @@ class JaxOperator:
 
     def _call(self, sizes: Mapping[str, int], *arrays: Any) -> Any:
         program = self.operation.program([_dtype(a) for a in arrays])
-        given = [a.shape for a in arrays]
-        if any(not isinstance(n, int) for shape in given for n in shape):
-            raise ArgumentError(f"{self.operation.name} needs shapes of numbers, not {given}")
-        shapes, _ = output_shapes(program, given, sizes)
-        name, plan = self._prepared(program, given, sizes)
-        made = self._jax.ShapeDtypeStruct
-        outputs = [made(s, t.dtype.numpy) for t, s in zip(program.outputs, shapes, strict=True)]
         for tensor in (*program.inputs, *program.outputs):
             if tensor.dtype.bytes == 8 and not self._jax.config.jax_enable_x64:
                 raise ArgumentError(
                     f"{tensor} has 64 bits, which JAX has disabled: set jax_enable_x64"
                 )
+        given = [a.shape for a in arrays]
+        values = [sizes[name] for name in self.operation.asked]
+        kernel = self._kernel(program)
+        if any(map(self._jax.export.is_symbolic_dim, (*values, *(n for s in given for n in s)))):
+            shapes = self._symbolic_shapes(program, given, sizes)
+        else:
+            shapes, _ = output_shapes(program, given, sizes)
+            kernel.add(values, given, shapes)
+        made = self._jax.ShapeDtypeStruct
+        outputs = [made(s, t.dtype.numpy) for t, s in zip(program.outputs, shapes, strict=True)]
+        passed = [len(values), *values]
+        if any(map(self._jax.export.is_symbolic_dim, values)):
+            arrays = (*arrays, self._jax.numpy.stack([self._jax.numpy.asarray(v) for v in values]))
+            passed = [-1]
         call = self._jax.ffi.ffi_call(TARGET, outputs)
-        return tuple(call(*arrays, kernel=name, plan=np.asarray(plan, np.int64)))
+        named = {"kernel": kernel.name, "source": kernel.source}
+        return tuple(call(*arrays, **named, sizes=np.asarray(passed, np.int64)))
 
-    def _prepared(
-        self, program: Program, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int]
-    ) -> tuple[str, list[int]]:
-        """The name of a kernel that XLA can call, and the numbers for these shapes."""
+    def _kernel(self, program: Program) -> XlaKernel:
+        """The kernel of a program, compiled once."""
+        exact, schedule = self.operation.exact, self.operation.schedule
         with self._lock:
             if program not in self._compiled:
-                kernel = compile(
-                    str(program), exact=self.operation.exact, schedule=self.operation.schedule
-                )
-                self._compiled[program] = kernel
-            kernel = self._compiled[program]
-        # Not the program alone: a plan that another process has stored has to fit the kernel.
-        name = digest(kernel.source, kernel.toolchain.identity)[:40]
-        with _lock:
-            if name not in _kernels:
-                _add(_handler(self._jax), name, kernel)
-                _kernels[name] = kernel
-        return name, kernel.loaded.plan_numbers(shapes, sizes)
+                kernel = compile(str(program), exact=exact, schedule=schedule)
+                automatic = schedule is None or schedule == "auto"
+                self._compiled[program] = XlaKernel.of(kernel, program, exact, automatic)
+            return self._compiled[program]
+
+    def _symbolic_shapes(
+        self, program: Program, given: Sequence[tuple[Any, ...]], sizes: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """The shapes of the outputs, where those of the inputs are symbolic.
+
+        The program is refused unless they are its own whatever the symbols stand for; its
+        preconditions are checked by every call.
+        """
+        meaning = _symbolic_meaning(self._jax)
+        shapes, env = output_shapes(program, given, sizes, meaning)
+        for tensor, shape in zip(program.inputs, given, strict=True):
+            for axis, (extent, got) in enumerate(zip(tensor.shape, shape, strict=True)):
+                value = extent_value(extent, env, meaning)
+                # JAX calls symbols equal only if they are for all values.
+                if not value == got:
+                    raise ArgumentError(
+                        f"{tensor.name}.shape[{axis}] is {got}, which need not be {extent}"
+                        + (f" = {value}" if str(value) != str(extent) else "")
+                        + ": write both with the same symbols, or add a constraint"
+                    )
+        return shapes
 
     def _batched(
         self, sizes: Mapping[str, int], count: int, there: Sequence[bool], *arrays: Any
@@ -175,39 +196,15 @@ class JaxOperator:
         )
 
 
-def _jax() -> Any:
-    try:
-        jax = import_module("jax")
-        for name in ("jax.ffi", "jax.custom_batching", "jax.numpy"):
-            import_module(name)
-    except ImportError:
-        raise ToolchainError("fk.jax needs JAX: pip install 'farkas[jax]'") from None
-    return jax
+def _symbolic_meaning(jax: Any) -> Meaning:
+    """What operators of extents do with symbolic dimensions.
+
+    Only those of which JAX makes a dimension: Python's comparisons would choose one case for all.
+    """
+    numbers = ("add", "sub", "mul", "neg", "floordiv", "mod")
+    known = {fn: INTEGER_MEANING[fn] for fn in numbers}
+    return {**known, "min": jax.core.min_dim, "max": jax.core.max_dim}
 
 
 def _dtype(array: Any) -> DType:
     return dtype_called(str(array.dtype), "arrays")
-
-
-def _handler(jax: Any) -> ctypes.CDLL:
-    """The library with the foreign function, which XLA is told of once.
-
-    Raises
-    ------
-    ToolchainError : no C compiler, or it fails.
-    """
-    if not _library:
-        flags = (f"-I{jax.ffi.include_dir()}",)
-        source = {_HANDLER.name: _HANDLER.read_text()}
-        about = {"xla": True, "jax": str(jax.__version__)}
-        library, _ = open_library(source, flags, find_toolchain(), Cache(), about)
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.fk_call), platform="cpu")
-        library.fk_add_kernel.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
-        _library.append(library)
-    return _library[0]
-
-
-def _add(library: ctypes.CDLL, name: str, kernel: Kernel) -> None:
-    """Let XLA call a kernel by a name."""
-    if library.fk_add_kernel(name.encode(), kernel.loaded.address):
-        raise ToolchainError(f"the kernel {name} cannot be registered")

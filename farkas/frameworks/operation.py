@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farkas.kernels.kernel import Kernel, compile
@@ -88,16 +88,24 @@ def dtype_called(name: str, what: str) -> DType:
     return DTYPES[name]
 
 
+#: What operators of extents do with numbers, or with a framework's symbols.
+Meaning = Mapping[str, Callable[..., Any]]
+
+
 def output_shapes(
-    program: Program, shapes: Sequence[Sequence[Any]], sizes: Mapping[str, Any]
+    program: Program,
+    shapes: Sequence[Sequence[Any]],
+    sizes: Mapping[str, Any],
+    meaning: Meaning = INTEGER_MEANING,
 ) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
     """The shapes of the outputs, and the values of all sizes; either may be symbolic.
 
     shapes : of the inputs, in order; sizes : those that no shape determines
+    meaning : what symbols can do, if it is not all that numbers can
 
     Raises
     ------
-    ArgumentError : an input has another rank.
+    ArgumentError : an input has another rank; an operator has no meaning for symbols.
     """
     env = dict(sizes)
     for tensor, shape in zip(program.inputs, shapes, strict=True):
@@ -109,11 +117,13 @@ def output_shapes(
         for extent, value in zip(tensor.shape, shape, strict=True):
             if isinstance(extent, Size):
                 env.setdefault(extent.name, value)
-    _solve(program, shapes, env)
-    return [tuple(_value(e, env) for e in t.shape) for t in program.outputs], env
+    _solve(program, shapes, env, meaning)
+    return [tuple(extent_value(e, env, meaning) for e in t.shape) for t in program.outputs], env
 
 
-def _solve(program: Program, shapes: Sequence[Sequence[Any]], env: dict[str, Any]) -> None:
+def _solve(
+    program: Program, shapes: Sequence[Sequence[Any]], env: dict[str, Any], meaning: Meaning
+) -> None:
     """Find sizes that are in extents such as ``2*N + 1`` only."""
     found = True
     while found:
@@ -122,17 +132,26 @@ def _solve(program: Program, shapes: Sequence[Sequence[Any]], env: dict[str, Any
             for extent, value in zip(tensor.shape, shape, strict=True):
                 unknown = [name for name in sizes_of(extent) if name not in env]
                 if len(unknown) == 1:
-                    zero, one = (_value(extent, {**env, unknown[0]: n}) for n in (0, 1))
+                    zero, one = (
+                        extent_value(extent, {**env, unknown[0]: n}, meaning) for n in (0, 1)
+                    )
                     if one != zero:
                         env[unknown[0]] = (value - zero) // (one - zero)
                         found = True
 
 
-def _value(expr: Expr, env: Mapping[str, Any]) -> Any:
-    """The value of an extent, of numbers or of what counts like them."""
+def extent_value(expr: Expr, env: Mapping[str, Any], meaning: Meaning = INTEGER_MEANING) -> Any:
+    """The value of an extent, of numbers or of what counts like them.
+
+    Raises
+    ------
+    ArgumentError : an operator has no meaning.
+    """
     if isinstance(expr, Const):
         return expr.value
     if isinstance(expr, Size):
         return env[expr.name]
     assert isinstance(expr, Op), expr
-    return INTEGER_MEANING[expr.fn](*(_value(a, env) for a in expr.args))
+    if expr.fn not in meaning:
+        raise ArgumentError(f"{expr} cannot be computed from symbolic sizes")
+    return meaning[expr.fn](*(extent_value(a, env, meaning) for a in expr.args))

@@ -1,44 +1,82 @@
-/* What XLA calls for a kernel: one function for all of them, which finds the kernel by its name.
+/* What XLA calls for a kernel: one function for all of them.
 
-   A call site has two attributes: `kernel`, the name, and `plan`, numbers that follow from the
-   shapes: threads, bytes of workspace, and lists that begin with their length: the sizes, the
-   operands that are passed, pairs of a result and the operand that it begins as, and the offsets of
-   temporaries in the workspace. */
+   A call site has three attributes.  `kernel` is the name, `source` what the kernel is made of, and
+   `sizes` the number of sizes that no shape shows, then their values; -1 says that the last operand
+   has them, where they follow from shapes that were symbolic.
+
+   How a kernel is called depends on these sizes and on the shapes of operands and results, which
+   are its key.  Keys that this process does not know are asked for, once. */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include "xla/ffi/api/c_api.h"
 
 typedef void fk_kernel(int32_t threads, const int64_t *sizes, void *const *tensors);
+typedef int fk_ask(
+  const char *name, int64_t name_length, const char *source, int64_t source_length,
+  const int64_t *key, int64_t count, char *message, int64_t room
+);
 
-enum { FK_MOST_TENSORS = 4096, FK_ALIGNMENT = 64 };
+enum { FK_MOST_TENSORS = 4096, FK_MOST_KEY = 1 << 14, FK_ALIGNMENT = 64, FK_BUCKETS = 1 << 10 };
 
-/* The kernels that this process has loaded; entries are added, and never change. */
+/* How a kernel is called with shapes.  `plan` has threads, bytes of workspace, and lists that begin
+   with their length: the sizes, the operands that are passed, pairs of a result and the operand
+   that it begins as, and the offsets of temporaries in the workspace. */
 typedef struct fk_entry {
   const struct fk_entry *next;
   fk_kernel *run;
   char name[64];
+  int64_t count; /* of the key */
+  const int64_t *plan;
+  int64_t key[];
 } fk_entry;
-static const fk_entry *fk_known;
+/* Entries are added, and never change. */
+static const fk_entry *fk_known[FK_BUCKETS];
+static fk_ask *fk_asked;
 
-/* Add a kernel; the caller sees to it that one thread does this at a time.  0 if it is done. */
-int fk_add_kernel(const char *name, fk_kernel *run)
+static size_t fk_bucket(const char *name, size_t length, const int64_t *key, int64_t count)
+{
+  uint64_t hash = 14695981039346656037u;
+  for (size_t k = 0; k < length; k++) hash = (hash ^ (uint8_t)name[k]) * 1099511628211u;
+  for (int64_t k = 0; k < count; k++) hash = (hash ^ (uint64_t)key[k]) * 1099511628211u;
+  return (hash ^ hash >> 32) % FK_BUCKETS;
+}
+
+/* Add a kernel for a key; the caller sees to it that one thread does this at a time.  0 if it is
+   done. */
+int fk_add(
+  const char *name, fk_kernel *run, const int64_t *key, int64_t count,
+  const int64_t *plan, int64_t length
+)
 {
   if (strlen(name) >= sizeof ((fk_entry *)0)->name) return 1;
-  fk_entry *made = malloc(sizeof *made);
+  fk_entry *made = malloc(sizeof *made + (size_t)(count + length) * sizeof *key);
   if (made == NULL) return 1;
-  made->next = fk_known;
+  const fk_entry **first = &fk_known[fk_bucket(name, strlen(name), key, count)];
+  made->next = *first;
   made->run = run;
   strcpy(made->name, name);
-  __atomic_store_n(&fk_known, made, __ATOMIC_RELEASE);
+  made->count = count;
+  memcpy(made->key, key, (size_t)count * sizeof *key);
+  memcpy(made->key + count, plan, (size_t)length * sizeof *plan);
+  made->plan = made->key + count;
+  __atomic_store_n(first, made, __ATOMIC_RELEASE);
   return 0;
 }
 
-static fk_kernel *fk_find(const char *name, size_t length)
+/* What is called for keys that are not known: it adds an entry, or writes a message. */
+void fk_ask_for(fk_ask *asked) { fk_asked = asked; }
+
+static const fk_entry *
+fk_find(const XLA_FFI_ByteSpan *name, const int64_t *key, int64_t count)
 {
-  const fk_entry *entry = __atomic_load_n(&fk_known, __ATOMIC_ACQUIRE);
+  const fk_entry **first = &fk_known[fk_bucket(name->ptr, name->len, key, count)];
+  const fk_entry *entry = __atomic_load_n(first, __ATOMIC_ACQUIRE);
   for (; entry != NULL; entry = entry->next)
-    if (strlen(entry->name) == length && memcmp(entry->name, name, length) == 0) return entry->run;
+    if (entry->count == count && memcmp(entry->key, key, (size_t)count * sizeof *key) == 0
+        && strlen(entry->name) == name->len && memcmp(entry->name, name->ptr, name->len) == 0)
+      return entry;
   return NULL;
 }
 
@@ -76,6 +114,44 @@ static size_t fk_bytes(const XLA_FFI_Buffer *buffer)
   return count;
 }
 
+/* Add rank and extents of buffers to a key.  Returns its length, 0 if it gets too long. */
+static int64_t fk_shapes(void *const *buffers, int64_t number, int64_t *key, int64_t count)
+{
+  for (int64_t k = 0; k < number; k++) {
+    const XLA_FFI_Buffer *buffer = buffers[k];
+    if (count == 0 || count + buffer->rank >= FK_MOST_KEY) return 0;
+    key[count++] = buffer->rank;
+    for (int64_t axis = 0; axis < buffer->rank; axis++) key[count++] = buffer->dims[axis];
+  }
+  return count;
+}
+
+/* The key of a call: how many sizes, these, then rank and extents of each operand and result.
+   Returns its length, 0 if it has none. */
+static int64_t fk_key(const XLA_FFI_CallFrame *frame, int64_t *key)
+{
+  const XLA_FFI_Array *given = fk_attribute(frame, "sizes");
+  if (given == NULL || given->dtype != XLA_FFI_DataType_S64 || given->size == 0) return 0;
+  const int64_t *values = given->data;
+  int64_t operands = frame->args.size, count = 0;
+  if (*values < 0) {
+    if (operands == 0) return 0;
+    const XLA_FFI_Buffer *last = frame->args.args[--operands];
+    const bool wide = last->dtype == XLA_FFI_DataType_S64;
+    if (last->rank != 1 || last->dims[0] >= FK_MOST_KEY) return 0;
+    if (!wide && last->dtype != XLA_FFI_DataType_S32) return 0;
+    key[count++] = last->dims[0];
+    for (int64_t k = 0; k < last->dims[0]; k++)
+      key[count++] = wide ? ((const int64_t *)last->data)[k] : ((const int32_t *)last->data)[k];
+  } else {
+    if (given->size >= FK_MOST_KEY) return 0;
+    memcpy(key, values, given->size * sizeof *key);
+    count = (int64_t)given->size;
+  }
+  count = fk_shapes(frame->args.args, operands, key, count);
+  return fk_shapes(frame->rets.rets, frame->rets.size, key, count);
+}
+
 XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
 {
   XLA_FFI_Metadata_Extension *asked = (void *)frame->extension_start;
@@ -86,27 +162,37 @@ XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
     return NULL;
   }
   const XLA_FFI_ByteSpan *name = fk_attribute(frame, "kernel");
-  const XLA_FFI_Array *plan = fk_attribute(frame, "plan");
-  fk_kernel *run = name == NULL ? NULL : fk_find(name->ptr, name->len);
-  if (run == NULL || plan == NULL)
-    return fk_error(frame, "the kernel is not loaded in this process: make the operator first");
+  const XLA_FFI_ByteSpan *source = fk_attribute(frame, "source");
+  int64_t key[FK_MOST_KEY];
+  const int64_t count = fk_key(frame, key);
+  if (name == NULL || source == NULL || count == 0)
+    return fk_error(frame, "the call is not one of this version of Farkas");
+  const fk_entry *entry = fk_find(name, key, count);
+  if (entry == NULL) {
+    char message[2048] = "the kernel cannot be found";
+    if (fk_asked(name->ptr, (int64_t)name->len, source->ptr, (int64_t)source->len, key, count,
+                 message, sizeof message - 1))
+      return fk_error(frame, message);
+    entry = fk_find(name, key, count);
+    if (entry == NULL) return fk_error(frame, message);
+  }
 
-  const int64_t *next = plan->data;
+  const int64_t *next = entry->plan;
   const int32_t threads = (int32_t)*next++;
   const size_t bytes = (size_t)*next++;
   const int64_t *sizes = next + 1;
   next = sizes + *next;
   void *tensors[FK_MOST_TENSORS];
-  int64_t count = 0;
+  int64_t filled = 0;
   const int64_t passed = *next++;
   const int64_t *pairs = next + passed;
   const int64_t temporaries = pairs[1 + 2 * *pairs];
   if (passed + frame->rets.size + temporaries > FK_MOST_TENSORS)
     return fk_error(frame, "the kernel has too many tensors");
   for (int64_t k = 0; k < passed; k++)
-    tensors[count++] = ((XLA_FFI_Buffer *)frame->args.args[*next++])->data;
+    tensors[filled++] = ((XLA_FFI_Buffer *)frame->args.args[*next++])->data;
   for (int64_t k = 0; k < frame->rets.size; k++)
-    tensors[count++] = ((XLA_FFI_Buffer *)frame->rets.rets[k])->data;
+    tensors[filled++] = ((XLA_FFI_Buffer *)frame->rets.rets[k])->data;
   const int64_t copied = *next++;
   for (int64_t k = 0; k < copied; k++, next += 2) {
     const XLA_FFI_Buffer *to = frame->rets.rets[next[0]], *from = frame->args.args[next[1]];
@@ -117,9 +203,9 @@ XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
   if (temporaries > 0) {
     memory = aligned_alloc(FK_ALIGNMENT, bytes);
     if (memory == NULL) return fk_error(frame, "there is not enough memory for temporaries");
-    for (int64_t k = 0; k < temporaries; k++) tensors[count++] = memory + *next++;
+    for (int64_t k = 0; k < temporaries; k++) tensors[filled++] = memory + *next++;
   }
-  run(threads, sizes, tensors);
+  entry->run(threads, sizes, tensors);
   free(memory);
   return NULL;
 }

@@ -211,10 +211,14 @@ class LoadedKernel:
         """The address of the compiled function, which takes threads, sizes and tensors."""
         return ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
-    def plan_numbers(self, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[int]:
-        """What a call of `address` passes, as numbers: threads, bytes of workspace, and lists after
-        their lengths: the sizes, the positions of inputs that are passed, pairs of an output and
-        the input that it begins as, and the offsets of temporaries in the workspace.
+    def plan_numbers(
+        self, shapes: Sequence[Shape], sizes: Mapping[str, int]
+    ) -> tuple[list[int], list[Shape]]:
+        """What a call of `address` passes, as numbers, and the shapes of the outputs.
+
+        The numbers are threads, bytes of workspace, and lists after their lengths: the sizes, the
+        positions of inputs that are passed, pairs of an output and the input that it begins as, and
+        the offsets of temporaries in the workspace.
 
         shapes : of the inputs, in order; sizes : those that no shape determines
 
@@ -230,7 +234,7 @@ class LoadedKernel:
             made.append(len(values))
             for value in values:
                 made += value if isinstance(value, tuple) else [value]
-        return made
+        return made, [shape for _, shape in plan.outputs]
 
     def quick_named(
         self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]

@@ -1,18 +1,25 @@
-"""Operators of JAX: results, under jit and vmap, and what is refused."""
+"""Operators of JAX: results, under jit, vmap and export, and what is refused."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import farkas as fk
+from poly.ir.dtypes import FLOAT32
 
 pytest.importorskip("jax", reason="jax is not installed")
 jax: Any = importlib.import_module("jax")
 jnp: Any = importlib.import_module("jax.numpy")
+export: Any = importlib.import_module("jax.export")
 jax.config.update("jax_platforms", "cpu")
 DRAW = np.random.default_rng(0)
 
@@ -86,6 +93,162 @@ def test_in_loops() -> None:
     step = fk.jax.op("def step(float32 X[N]) -> (Y) { Y[i] = 0.5 * X[i] + 1.0 }")
     found = jax.lax.fori_loop(0, 20, lambda _, x: step(x), draw(4))
     close(found, jnp.full(4, 2.0))
+
+
+def exported(function: Any, *shapes: str, constraints: tuple[str, ...] = ()) -> Any:
+    """A function exported for shapes with the same symbols."""
+    scope = export.SymbolicScope(constraints)
+    given = [
+        jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), "float32")
+        for shape in shapes
+    ]
+    known = [export.DisabledSafetyCheck.custom_call("farkas_kernel")]
+    return export.export(jax.jit(function), disabled_checks=known)(*given)
+
+
+def test_one_exported_function_for_many_shapes() -> None:
+    f = exported(lambda x, y: L1(2 * x, y) + 1, "n, k", "m, k")
+    assert f"{f.out_avals[0].shape}" == "(n, m)"
+    loaded = export.deserialize(f.serialize())
+    for n, m, k in ((4, 5, 3), (1, 1, 1), (70, 90, 8)):
+        x, y = draw(n, k), draw(m, k)
+        close(f.call(x, y), l1(2 * x, y) + 1)
+        close(jax.jit(loaded.call)(x, y), l1(2 * x, y) + 1)
+    batches = exported(jax.vmap(L1, (0, None)), "b, n, k", "m, k")
+    x, y = draw(6, 4, 3), draw(5, 3)
+    close(batches.call(x, y), jnp.stack([l1(one, y) for one in x]))
+
+
+EXTENTS = {
+    "a valid convolution": (
+        "def f(float32 X[H], float32 K[3]) -> (Y) { Y[y] +=! X[y+u] * K[u] }",
+        ("n", "3"),
+        "n - 2",
+        lambda x, k: jnp.convolve(x, k[::-1], "valid"),
+    ),
+    "a multiple": (
+        "def f(float32 X[2*N]) -> (Y) { Y[i] max=! X[2*i+u] where u in 0:2 }",
+        ("2*n",),
+        "n",
+        lambda x: x.reshape(-1, 2).max(1),
+    ),
+    "a quotient": (
+        "def f(float32 X[N]) -> (Y) { Y[i] = X[2*i] where i in 0:N//2 }",
+        ("n",),
+        "floordiv(n, 2)",
+        lambda x: x[: len(x) // 2 * 2 : 2],
+    ),
+    "the smaller one": (
+        "def f(float32 X[N], float32 Y[M]) -> (Z) { Z[i] = X[i] * Y[i] where i in 0:min(N, M) }",
+        ("n", "m"),
+        "min(n, m)",
+        lambda x, y: x[: len(y)] * y[: len(x)],
+    ),
+    "temporaries": (
+        "def f(float32 X[N,M]) -> (Y) { float32 e[N,M]; float32 t[N]; e[i,j] = exp(X[i,j]); "
+        "t[i] +=! e[i,j]; Y[i,j] = e[i,j] / t[i] }",
+        ("n, m",),
+        "n, m",
+        lambda x: jax.nn.softmax(x),
+    ),
+    "an update": (
+        "def f(float32 C[N], float32 A[N]) -> (C) { C[i] += A[i] }",
+        ("n", "n"),
+        "n",
+        lambda c, a: c + a,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTENTS)
+def test_shapes_of_results_in_symbols(name: str) -> None:
+    text, shapes, result, expected = EXTENTS[name]
+    f = exported(fk.jax.op(text), *shapes)
+    assert ", ".join(map(str, f.out_avals[0].shape)) == result
+    for n, m in ((4, 9), (9, 5), (300, 200)):
+        given = [draw(*eval(f"({shape},)", {"n": n, "m": m})) for shape in shapes]
+        close(f.call(*given), expected(*given))
+
+
+def test_sizes_in_symbols() -> None:
+    """A size that no shape determines is an operand of the exported call."""
+    repeat = fk.jax.op("def r[N,R](float32 X[N]) -> (Y) { Y[r,i] = X[i] where r in 0:R }")
+    f = exported(lambda x, y: repeat(x, R=y.shape[0] + 1), "n", "m")
+    assert f"{f.out_avals[0].shape}" == "(m + 1, n)"
+    for n, m in ((3, 2), (5, 7)):
+        x = draw(n)
+        close(f.call(x, draw(m)), jnp.tile(x, (m + 1, 1)))
+    two = fk.jax.op(
+        "def t[N,R,S](float32 X[N]) -> (Y) { Y[r,s,i] = X[i] where r in 0:R, s in 0:S }"
+    )
+    f = exported(lambda x, y: two(x, S=y.shape[0], R=2), "n", "m")
+    x = draw(3)
+    close(f.call(x, draw(5)), jnp.tile(x, (2, 5, 1)))
+
+
+def test_exported_functions_in_another_process(tmp_path: Path) -> None:
+    """It makes the kernel again, with the schedule that it had, and needs no operator."""
+    text = "def d(float32 X[N], float32 Y[N]) -> (Z) { Z[i] = 2 * X[i] + Y[i] }"
+    doubled = fk.jax.op(text, schedule="split S0: i by 8")
+    f = exported(doubled, "n", "n")
+    assert "split S0: i by 8" in f.mlir_module()
+    (tmp_path / "f.bin").write_bytes(f.serialize())
+    code = f"""
+import farkas as fk, jax, numpy as np
+from farkas.frameworks import xla_kernels
+f = jax.export.deserialize(bytearray(open({str(tmp_path / "f.bin")!r}, "rb").read()))
+fk.jax.register()
+for n in (3, 20):
+    x = np.arange(n, dtype=np.float32)
+    assert np.array_equal(f.call(x, x), 3 * x)
+(kernel,) = xla_kernels._kernels.values()
+assert str(kernel.schedule) == "split S0: i by 8", kernel.schedule
+"""
+    root = str(Path(fk.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_threads_that_call_with_new_shapes() -> None:
+    f = exported(L1, "n, k", "m, k")
+    given = [(draw(n, 3), draw(n + 1, 3)) for n in range(1, 33)]
+    with ThreadPoolExecutor(8) as pool:
+        for (x, y), found in zip(given, pool.map(lambda a: f.call(*a), given), strict=True):
+            close(found, l1(x, y))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "message"),
+    [
+        (None, ("n, k", "m, j"), r"Y\.shape\[1\] is j, which need not be K = k: write both with"),
+        (None, ("n, k", "m, 7"), r"Y\.shape\[1\] is 7, which need not be K = k"),
+        (None, ("n, 7", "m, k"), r"Y\.shape\[1\] is k, which need not be K = 7"),
+        ("def f(float32 X[2*N]) -> (Y) { Y[i] = X[2*i] }", ("n",),
+         r"X\.shape\[0\] is n, which need not be 2 \* N = 2\*floordiv\(n, 2\)"),
+    ],
+)  # fmt: skip
+def test_symbols_that_are_refused(text: str | None, shapes: Any, message: str) -> None:
+    with pytest.raises(fk.ArgumentError, match=message):
+        exported(fk.jax.op(text) if text else L1, *shapes)
+
+
+def test_results_of_other_shapes_are_refused() -> None:
+    """The foreign function would write beyond them."""
+    made = L1._kernel(L1.operation.program([FLOAT32] * 2))
+    with pytest.raises(fk.ArgumentError, match=r"D has shape \(4, 4\), expected \(4, 5\)"):
+        made.add((), [(4, 3), (5, 3)], [(4, 4)])
+
+
+def test_preconditions_of_calls_with_new_shapes() -> None:
+    f = exported(fk.jax.op("def f(float32 X[N], float32 Y[M]) -> (Z) "
+                           "{ Z[i] = X[i] * Y[i] where i in 0:N }"), "n", "m")  # fmt: skip
+    x = draw(5)
+    close(f.call(x[:3], x), x[:3] * x[:3])
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"precondition .* does not hold"):
+        jax.block_until_ready(f.call(x, x[:3]))
 
 
 @pytest.mark.parametrize(
