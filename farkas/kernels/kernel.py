@@ -316,6 +316,13 @@ class Kernel:
     # --- looking inside --------------------------------------------------------------------
 
     @property
+    def __name__(self) -> str:
+        """What others call the function, such as dask: the program's name."""
+        if self._fixed is None:
+            return self._recipe.name or "kernel"
+        return self._fixed.program.name
+
+    @property
     def program(self) -> Program:
         """The text with its ranges.  Raises `UntypedError` if element types are unknown.
 

@@ -337,3 +337,11 @@ def test_loops_without_tiles_where_isl_cannot_generate_them(
     assert refused and "isolate" not in str(kernel.schedule)
     with pytest.raises(fk.ScheduleError, match="gives up"):
         fk.compile(text, dtypes={"A": "float32", "B": "float32"}, schedule=refused[0], threads=1)
+
+
+def test_its_name() -> None:
+    """Libraries that take functions ask for it; dask takes no name with a hyphen, as in `->`."""
+    text = "def twice(float32 X[N]) -> (Y) { Y[i] = 2 * X[i] }"
+    assert fk.compile(text).__name__ == "twice"
+    assert fk.compile(text, name="doubled").__name__ == "doubled"
+    assert fk.compile("Y[i] = 2 * X[i]").__name__ == "kernel"
