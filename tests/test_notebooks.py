@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -11,14 +12,19 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LARGEST = 300_000
+#: Libraries that are not among those of the tests; `make frameworks` runs these notebooks.
+NEEDS = {"7_torch_operator": "torch"}
 
 
-def test_there_are_six() -> None:
-    assert [p.stem[0] for p in NOTEBOOKS] == ["1", "2", "3", "4", "5", "6"]
+def test_there_are_seven() -> None:
+    assert [p.stem[0] for p in NOTEBOOKS] == ["1", "2", "3", "4", "5", "6", "7"]
+    assert NEEDS.keys() <= {p.stem for p in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_it_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stem in NEEDS and not find_spec(NEEDS[path.stem]):
+        pytest.skip(f"{NEEDS[path.stem]} is not installed; make frameworks has it")
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
