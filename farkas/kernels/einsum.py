@@ -26,6 +26,7 @@ _MUL = {"*": "{} * {}", "+": "{} + {}", "max": "max({}, {})", "min": "min({}, {}
 _BOOL_ADD = {"+": "max=!", "max": "max=!", "*": "min=!", "min": "min=!"}
 _BOOL_MUL = {"*": "{} and {}", "min": "{} and {}", "+": "{} or {}", "max": "{} or {}"}
 _MOST_KERNELS = 256
+_MOST_PLANS = 1024
 #: numpy's own, for views.
 _VIEW = np.einsum
 
@@ -78,6 +79,11 @@ def einsum(
     ArgumentError : extents that differ; element types that are not numbers, or cannot be converted;
         an operation that there is not.
     """
+    if out is None and dtype is None and like is None and optimize is True and order in ("K", "C"):
+        steps = _plans.get(_plan_key(arguments, add, mul))
+        if steps is not None:
+            found = _run(steps, arguments[1:], threads)
+            return found if found.ndim else found[()]
     text, operands = _split(arguments)
     _check_words(add, mul, order)
     is_numpys = like is None and library_of(operands) is None
@@ -203,10 +209,13 @@ def _compute(
         return _VIEW(arrays[0], [*plain.operands[0]], [*plain.result])
     is_fortran = order == "F" or (order == "A" and all(a.flags.f_contiguous for a in arrays))
     arrays = [np.asarray(a, common) for a in arrays]
+    steps = _steps(subscripts, arrays, semiring, optimize)
     if common.kind == "c":
-        result = _complex(subscripts, arrays, semiring, optimize, threads)
+        result = _complex(steps, arrays, semiring, threads)
     else:
-        result = _contract(subscripts, arrays, semiring, optimize, threads, _fitting(out, common))
+        result = _run(steps, arrays, threads, _fitting(out, common))
+        if is_same and optimize is True:
+            _remember((text, *operands), arrays, semiring, steps)
     if out is not None:
         return _written(out, result, casting)
     if is_fortran and result.ndim > 1:
@@ -282,30 +291,84 @@ def _overlaps_itself(array: Array) -> bool:
 # --- contractions ---------------------------------------------------------------------------------
 
 
-def _contract(
-    subscripts: Subscripts,
-    arrays: list[Array],
-    semiring: _Semiring,
-    optimize: Any,
-    threads: int | None,
-    out: Any = None,
-) -> Array:
-    """The result, by one kernel, or by one for each pair of operands."""
+@dataclass(frozen=True)
+class _Step:
+    """A kernel of some operands, whose result comes behind those that are left.
+
+    positions : of the operands among those that are left, from the first to the last
+    """
+
+    kernel: Kernel
+    positions: tuple[int, ...]
+
+
+def _steps(
+    subscripts: Subscripts, arrays: Sequence[Array], semiring: _Semiring, optimize: Any
+) -> tuple[_Step, ...]:
+    """One kernel, or one for each pair of operands."""
+    is_bool = arrays[0].dtype == np.bool_
     if len(arrays) < 3 or optimize is False or not semiring.is_usual:
-        return _call(subscripts, arrays, semiring, threads, out)
-    left, labels = list(arrays), list(subscripts.operands)
+        kernel = _kernel(_renamed(subscripts), semiring, is_bool)
+        return (_Step(kernel, tuple(range(len(arrays)))),)
+    labels, steps = list(subscripts.operands), []
     path = _path(subscripts, arrays, optimize)
     for number, positions in enumerate(path):
-        last = number == len(path) - 1
-        chosen = [(labels.pop(p), left.pop(p)) for p in sorted(positions, reverse=True)][::-1]
+        chosen = [labels.pop(p) for p in sorted(positions, reverse=True)][::-1]
         kept = {x for one in labels for x in one} | {*subscripts.result}
-        made = {x for one, _ in chosen for x in one} & kept
+        made = {x for one in chosen for x in one} & kept
+        last = number == len(path) - 1
         result = subscripts.result if last else tuple(sorted(made, key=str))
-        step = Subscripts(tuple(one for one, _ in chosen), result)
-        given = [a for _, a in chosen]
-        left.append(_call(step, given, semiring, threads, out if last else None))
+        kernel = _kernel(_renamed(Subscripts(tuple(chosen), result)), semiring, is_bool)
+        steps.append(_Step(kernel, tuple(sorted(positions))))
         labels.append(result)
+    return tuple(steps)
+
+
+def _run(
+    steps: Sequence[_Step], arrays: Sequence[Array], threads: int | None, out: Any = None
+) -> Array:
+    """The result of the last step."""
+    left = list(arrays)
+    for step in steps:
+        chosen = [left.pop(p) for p in reversed(step.positions)][::-1]
+        target = None if left else out  # the last step takes all that are left
+        if target is not None and any(np.may_share_memory(target, a) for a in chosen):
+            target = None  # which is copied afterwards
+        left.append(step.kernel(*chosen, out=target, threads=threads))
     return left[0]
+
+
+#: The steps of earlier calls whose operands needed no preparation, by what they follow from.
+_plans: dict[Any, tuple[_Step, ...]] = {}
+
+
+def _plan_key(arguments: Sequence[Any], add: Any, mul: Any) -> Any:
+    """What the steps of a call follow from; None if one of its operands is not numpy's own."""
+    key: list[Any] = [arguments[0] if arguments else None, add, mul]
+    for array in arguments[1:]:
+        if type(array) is not np.ndarray:
+            return None
+        key += [array.dtype, array.shape]
+    return tuple(key) if all(type(word) is str for word in key[:3]) else None
+
+
+def _remember(
+    arguments: Sequence[Any], arrays: Sequence[Array], semiring: _Semiring, steps: tuple[_Step, ...]
+) -> None:
+    """Let later calls with such arguments take the same steps, if nothing is to be prepared.
+
+    arrays : what the steps have been given
+    """
+    key = _plan_key(arguments, semiring.add, semiring.mul)
+    if key is None:
+        return
+    if any(
+        a.shape != b.shape or a.dtype != b.dtype for a, b in zip(arguments[1:], arrays, strict=True)
+    ):
+        return
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    _plans[key] = steps
 
 
 def _path(subscripts: Subscripts, arrays: Sequence[Array], optimize: Any) -> list[tuple[int, ...]]:
@@ -360,11 +423,7 @@ def _broadcast(
 
 
 def _complex(
-    subscripts: Subscripts,
-    arrays: Sequence[Array],
-    semiring: _Semiring,
-    optimize: Any,
-    threads: int | None,
+    steps: Sequence[_Step], arrays: Sequence[Array], semiring: _Semiring, threads: int | None
 ) -> Array:
     """The result for complex operands, from those for their real and imaginary parts."""
     if not semiring.is_usual:
@@ -373,7 +432,7 @@ def _complex(
     total: Any = None
     for choice in product((0, 1), repeat=len(arrays)):
         given = [part[c] for part, c in zip(parts, choice, strict=True)]
-        value = _contract(subscripts, given, semiring, optimize, threads)
+        value = _run(steps, given, threads)
         if total is None:
             total = np.zeros(value.shape, arrays[0].dtype)
         power = sum(choice) % 4  # of i
@@ -387,20 +446,6 @@ def _complex(
 
 _kernels: OrderedDict[tuple[Subscripts, _Semiring, bool], Kernel] = OrderedDict()
 _lock = threading.Lock()
-
-
-def _call(
-    subscripts: Subscripts,
-    arrays: Sequence[Array],
-    semiring: _Semiring,
-    threads: int | None,
-    out: Any,
-) -> Array:
-    kernel = _kernel(_renamed(subscripts), semiring, arrays[0].dtype == np.bool_)
-    if out is not None and any(np.may_share_memory(out, a) for a in arrays):
-        out = None  # which is copied afterwards
-    result: Array = kernel(*arrays, out=out, threads=threads)
-    return result
 
 
 def _renamed(subscripts: Subscripts) -> Subscripts:

@@ -222,6 +222,36 @@ def test_arrays_of_others_come_back_as_such() -> None:
     assert turned.abs().min() > 0  # no view of an array of numpy's
 
 
+def test_calls_that_repeat() -> None:
+    """They take the steps of the first: those of the same subscripts, types, shapes, operations."""
+    calls = [
+        ("ij,jk->ik", [(2, 3), (3, 4)], "float64"),
+        ("ij,jk->ki", [(2, 3), (3, 4)], "float64"),
+        ("ij,jk->ik", [(2, 3), (3, 4)], "int32"),
+        ("ij,jk->ik", [(2, 1), (3, 4)], "float64"),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)], "float64"),
+        ("ij,jk,kl->il", [(20, 3), (3, 40), (40, 2)], "float64"),
+        ("ij,ij->", [(2, 3), (2, 3)], "bool"),
+        ("ij,jk->ik", [(2, 3), (3, 4)], "complex64"),
+    ]
+    for _ in range(3):
+        for text, shapes, dtype in calls:
+            compare(text, *(draw(shape, dtype) for shape in shapes))
+            compare(text, *(draw(shape, dtype).T for shape in (s[::-1] for s in shapes)))
+        a, b = draw((2, 3)), draw((3, 4))
+        found = fk.einsum("ij,jk->ik", a, b, add="max", mul="+")
+        np.testing.assert_allclose(found, (a[:, :, None] + b).max(1))
+        assert fk.einsum("ij,jk->ik", a, b, order="F").flags.f_contiguous
+        with pytest.raises(fk.ArgumentError, match="masked"):
+            fk.einsum("ij,jk->ik", np.ma.masked_array(a), b)
+    out = np.empty((3, 2))
+    fk.einsum("ij->ji", draw((2, 3)), out=out)
+    assert fk.einsum("ij->ji", a).base is a  # a view, whatever came before
+    for bad in ({"add": ["+"]}, {"mul": "-"}, {"order": "X"}):
+        with pytest.raises(fk.ArgumentError, match="there is no"):
+            fk.einsum("ij,jk->ik", a, b, **bad)
+
+
 def test_opt_einsum_has_it_as_a_backend() -> None:
     pytest.importorskip("opt_einsum", reason="opt_einsum is not installed")
     contract = importlib.import_module("opt_einsum").contract
