@@ -12,6 +12,7 @@
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
 `torch.op`, `jax.op`                      operators of torch and JAX from texts
 `compile_torch`                           a program of ``torch.export`` to a `Network`
+`sklearn.Compiled`                        an estimator of scikit-learn that predicts compiled
 `load`                                    a file of `Network.save` or `Kernel.save`
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
@@ -180,7 +181,7 @@ _HOMES = {
     "steps": "farkas.views",
 }
 #: Modules with Farkas's face in other frameworks.
-_FRAMEWORKS = ("jax", "torch")
+_FRAMEWORKS = ("jax", "sklearn", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,8 +19,8 @@ error                     what went wrong
 ========================  =========================================================
 
 There are three warnings: `CacheWarning`, if the on-disk cache cannot be written to, `ModelWarning`,
-if a model contradicts itself where that does not matter, and `ThreadsWarning`, if kernels run on
-one thread although several were asked for.
+if a model contradicts itself where that does not matter, or stays with scikit-learn, and
+`ThreadsWarning`, if kernels run on one thread although several were asked for.
 """
 
 from __future__ import annotations
@@ -185,7 +185,10 @@ class ModelError(FarkasError):
 
 
 class ModelWarning(UserWarning):
-    """A model declares a value with another shape than it has, which changes no result."""
+    """A model declares a value with another shape than it has, which changes no result.
+
+    Or a method of an estimator of scikit-learn is not compiled, and stays as it is.
+    """
 
 
 @dataclass(frozen=True)

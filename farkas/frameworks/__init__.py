@@ -1,4 +1,6 @@
-"""Farkas in other frameworks: operators of torch and JAX, and a backend of ``torch.compile``.
+"""Farkas in other frameworks: operators of torch and JAX, a backend of ``torch.compile``, and
+estimators of scikit-learn.
 
-Neither is imported before it is used.  What ATen operators mean is in `frontends.aten`.
+None of these is imported before it is used.  What ATen operators mean is in `frontends.aten`, what
+fitted estimators compute in `frontends.sklearn`.
 """

@@ -141,6 +141,7 @@ def ensemble_of(
     roots: np.ndarray,
     leaf_weights: tuple[np.ndarray, np.ndarray, np.ndarray],
     members: Sequence[Sequence[float]] = (),
+    sums: DType | None = None,
 ) -> Ensemble:
     """The tables of checked trees.
 
@@ -151,6 +152,7 @@ def ensemble_of(
     missing : where NaN goes to the child for yes
     leaf_weights : index of the leaf, target, weight
     members : the set of each node of mode MEMBER, in order
+    sums : the type of weights, if it is not `dtype`
 
     Raises
     ------
@@ -176,7 +178,8 @@ def ensemble_of(
             links += nodes.find_member(index, list(next(sets)), count + len(links))
         else:
             nodes.compare(index, modes[index], float(values[index]), kind)
-    return _reached(node, nodes.with_links(links), roots, leaf_weights, kind)
+    weights = leaf_weights[2].astype((sums or dtype).numpy)
+    return _reached(node, nodes.with_links(links), roots, (*leaf_weights[:2], weights), kind)
 
 
 def _reached(
@@ -204,7 +207,7 @@ def _reached(
         depth,
         new[at[kept]],
         target[kept],
-        weight[kept].astype(kind),
+        weight[kept],
     )
 
 

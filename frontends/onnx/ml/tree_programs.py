@@ -18,7 +18,7 @@ from frontends.onnx.core.symbolic_dims import Dim
 from frontends.onnx.ml.blocks import BITS, TELLTALE, Blocks, Group, blocks_of
 from frontends.onnx.ml.common import Rows
 from frontends.onnx.ml.ensembles import Ensemble
-from poly.ir.dtypes import INT32, UINT8, UINT32, DType
+from poly.ir.dtypes import INT32, UINT8, UINT32, DType, dtype_of
 
 #: Fewer rows or trees do not fill a vector.
 LEAST_LANES = 16
@@ -64,6 +64,11 @@ class _Leaves:
     @property
     def is_grouped(self) -> bool:
         return self.weights.ndim == 1
+
+    @property
+    def dtype(self) -> DType:
+        """The type that weights are summed in."""
+        return dtype_of(self.weights.dtype)
 
 
 def sums_of(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: str) -> Sums:
@@ -156,7 +161,7 @@ def _walk_in_pairs(
         ("V", dtype, high),
         ("first", INT32, first),
         ("R", INT32, np.append(new[trees.roots], count - 1)[leaves.order]),
-        ("W", dtype, weights),
+        ("W", leaves.dtype, weights),
     ]
     each, at = {"n": rows.count, "t": number}, "P[n,t,d]"
     lines = [
@@ -195,7 +200,7 @@ def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: s
         ("yes", INT32, np.append(trees.yes, count - 1)),
         ("no", INT32, np.append(trees.no, count - 1)),
         ("R", INT32, np.append(trees.roots, count - 1)[leaves.order]),
-        ("W", dtype, leaves.weights),
+        ("W", leaves.dtype, leaves.weights),
     ]
     if not trees.one_sided:
         question = f"U[{at}] <= {x} and {question}"
@@ -244,7 +249,7 @@ def _answers(
         groups = (_ordered(groups[0], order),)
     cut = _RowBlocks.of(rows)
     nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
-    tables: list[_Table] = [("W", rows.dtype, leaves.weights[nodes])]
+    tables: list[_Table] = [("W", leaves.dtype, leaves.weights[nodes])]
     lines = _features(rows, cut, any(bool(g.nan_yes.any()) for g in groups))
     lines.append(declare("J", UINT8, (cut.outer, sum(len(g.masks) for g in groups), cut.lanes)))
     start = 0
@@ -313,7 +318,7 @@ def _sums_of_lanes(
 ) -> list[str]:
     """Q[n,k]: the combined weights; `leaf` is the leaf of a tree {t}, as text."""
     ranges = {"b": cut.outer, "k": leaves.count, "r": cut.lanes}
-    lines = [declare("sums", rows.dtype, (cut.outer, leaves.count, cut.lanes))]
+    lines = [declare("sums", leaves.dtype, (cut.outer, leaves.count, cut.lanes))]
     if leaves.is_grouped:
         tree = f"{leaves.each}*k + g"
         value = f"W[{tree},{leaf.format(t=tree)}]"
@@ -340,7 +345,7 @@ def _answers_of_trees(
     nan = bool(group.nan_yes.any())
     nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
     tables: list[_Table] = [
-        ("W", dtype, leaves.weights[nodes]),
+        ("W", leaves.dtype, leaves.weights[nodes]),
         ("F", INT32, (group.features + rows.width * group.nan_yes).T),
         ("V", dtype, group.high.T),
         ("M", UINT32, group.masks.T),
@@ -402,7 +407,7 @@ def _ordered(group: Group, order: np.ndarray) -> Group:
 def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:
     """The numbers of targets that no tree votes for."""
     nothing = literal(leaves.nothing)
-    lines = [declare("Q", rows.dtype, (rows.count, targets))]
+    lines = [declare("Q", leaves.dtype, (rows.count, targets))]
     for start, end in ((0, leaves.first), (leaves.first + leaves.count, targets)):
         if start < end:
             lines.append(line(f"Q[n,k] = {nothing}", {"n": rows.count, "k": (start, end)}))

@@ -33,6 +33,7 @@ from frontends.onnx.ops import (
     select,
     shape,
     signal,
+    tree_sums,
 )
 
 __all__ = [
@@ -71,5 +72,6 @@ __all__ = [
     "shape",
     "signal",
     "svm",
+    "tree_sums",
     "trees",
 ]
