@@ -62,16 +62,14 @@ def einsum(
     order : ``"F"`` gives a result in Fortran's order, and so does ``"A"`` if all operands have it;
         ``"C"`` and ``"K"`` give one in C's order
     casting : which conversions `dtype` and `out` may need, as for `numpy.can_cast`
-    optimize : contract three operands or more pairwise, in an order that `numpy.einsum_path`
-        finds: True, False, ``"greedy"``, ``"optimal"``, or a path
+    optimize : contract three operands or more pairwise, in the order of `numpy.einsum_path`: True,
+        False, ``"greedy"``, ``"optimal"``, or a path
     add, mul : what replaces the sum and the product: ``"+"``, ``"*"``, ``"max"``, ``"min"``
-    threads : threads for this call
-    like : what the result is, see `Kernel`
+    threads, like : as for a call of a `Kernel`
 
     Returns
     -------
-    An array; of numpy's, a number if it has no dimensions, and a view of the operand if it is a
-    transposed array or a diagonal.
+    An array; of numpy's, a number without dimensions, and a view for a transpose or a diagonal.
 
     Raises
     ------
@@ -79,20 +77,18 @@ def einsum(
     ArgumentError : extents that differ; element types that are not numbers, or cannot be converted;
         an operation that there is not.
     """
-    if out is None and dtype is None and like is None and optimize is True and order in ("K", "C"):
-        steps = _plans.get(_plan_key(arguments, add, mul))
-        if steps is not None:
-            found = _run(steps, arguments[1:], threads)
-            return found if found.ndim else found[()]
+    plain = out is dtype is like is None and optimize is True and order in ("K", "C")
+    if plain and (steps := _plans.get(_plan_key(arguments, add, mul))):
+        return _run(steps, arguments[1:], threads)[()]
     text, operands = _split(arguments)
     _check_words(add, mul, order)
-    is_numpys = like is None and library_of(operands) is None
     call = partial(
         _compute, text, dtype=dtype, order=order.upper(), casting=casting, optimize=optimize,
-        semiring=_Semiring(add, mul), threads=threads, is_numpys=is_numpys,
+        semiring=_Semiring(add, mul), threads=threads,
+        is_numpys=like is None and library_of(operands) is None,
     )  # fmt: skip
     # numpy gives numbers its own element types here, whatever they stand beside.
-    given = [np.asarray(x) if type(x) in NUMBERS else x for x in operands]
+    given = (np.asarray(x) if type(x) in NUMBERS else x for x in operands)
     values = {f"operand {n}": value for n, value in enumerate(given)}
     return exchange_call(lambda ready, out: call([*ready.values()], out), values, out, like, {})
 

@@ -236,7 +236,10 @@ def prefix_log_sums(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     rest = ", ".join([*others, f"{step} in 1:{e.extent(x.shape[axis])}"])
     here, before = at("X", own), there("Y", f"{step} - 1")
     high, low = f"max({here}, {before})", f"min({here}, {before})"
-    value = f"select(isinf({high}), {high}, {high} + log(1 + exp({low} - {high})))"
+    t = f"exp({low} - {high})"
+    # log(1 + t), precise for small t, see `log1p`.
+    more = f"select(1 + {t} == 1, {t}, log(1 + {t}) * ({t} / ((1 + {t}) - 1)))"
+    value = f"select(isinf({high}), {high}, {high} + {more})"
     lines = [
         f"{there('Y', '0')} = {there('X', '0')}{first}",
         f"{at('Y', own)} = {value} where {rest}",
