@@ -102,7 +102,9 @@ def test_one_text_serves_all_sizes(
         x = draw(*shape)
         wanted = network.run({"x": x}).values()
         for found, want in zip(run(made, library, {"x": x}), wanted, strict=True):
-            np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+            # Both sum in orders of their own, and what they sum is as large as the largest result.
+            largest = max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4 * largest)
 
 
 def test_the_header_says_what_sizes_decide() -> None:
