@@ -162,13 +162,12 @@ OPERATORS: dict[str, Operator] = {
     ),
     "attention": Operator(
         """def attention(float32 Q[H,N,D], float32 K[H,M,D], float32 V[H,M,D]) -> (Y) {
-            float32 s[H,N,M]; float32 m[H,N]; float32 e[H,N,M]; float32 t[H,N]; float32 p[H,N,M]
             s[h,i,j] +=! Q[h,i,d] * K[h,j,d]
-            m[h,i] max=! 0.125 * s[h,i,j]
-            e[h,i,j] = exp(0.125 * s[h,i,j] - m[h,i])
+            m[h,i] max=! s[h,i,j]
+            e[h,i,j] = exp((s[h,i,j] - m[h,i]) * 0.125)
             t[h,i] +=! e[h,i,j]
-            p[h,i,j] = e[h,i,j] / t[h,i]
-            Y[h,i,d] +=! p[h,i,j] * V[h,j,d]
+            o[h,i,d] +=! e[h,i,j] * V[h,j,d]
+            Y[h,i,d] = o[h,i,d] / t[h,i]
         }""",
         _attention, ((8, 512, 64),) * 3, ((2, 5, 4), (2, 6, 4), (2, 6, 4)),
     ),

@@ -27,6 +27,9 @@ from poly.ir.program import Program
 from poly.ir.size_values import check_size
 
 
+_MOST_SIZES = 64
+
+
 def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxOperator:
     """Make a function of JAX from a comprehension.
 
@@ -61,6 +64,8 @@ class JaxOperator:
         self._jax, self.operation = jax, operation
         self._batches: dict[str, JaxOperator] = {}
         self._compiled: dict[Program, XlaKernel] = {}
+        #: Calls that are not traced, by their sizes: to trace each of them would take longer.
+        self._jitted: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -88,8 +93,21 @@ class JaxOperator:
             for name, value in sizes.items()
         }
         given = [self._taken(n, a) for n, a in zip(names, arrays, strict=True)]
-        results = self._with_rules(sizes)(*given)
+        is_symbolic = any(not isinstance(n, int) for n in sizes.values())
+        if is_symbolic or any(isinstance(a, self._jax.core.Tracer) for a in given):
+            results = self._with_rules(sizes)(*given)
+        else:
+            results = self._at_once(sizes)(*given)
         return results if len(results) > 1 else results[0]
+
+    def _at_once(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
+        """The call with arrays that have values."""
+        key = tuple(sizes[name] for name in self.operation.asked)
+        if key not in self._jitted:
+            if len(self._jitted) >= _MOST_SIZES:
+                self._jitted.clear()
+            self._jitted[key] = self._jax.jit(partial(self._call, sizes))
+        return self._jitted[key]
 
     def _taken(self, name: str, value: Any) -> Any:
         """An argument as an array of JAX, of the same element type if it has one."""

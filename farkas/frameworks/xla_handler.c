@@ -18,7 +18,7 @@ typedef int fk_ask(
   const int64_t *key, int64_t count, char *message, int64_t room
 );
 
-enum { FK_MOST_TENSORS = 4096, FK_MOST_KEY = 1 << 14, FK_ALIGNMENT = 64, FK_BUCKETS = 1 << 10 };
+enum { FK_MOST_TENSORS = 4096, FK_MOST_KEY = 1 << 14, FK_ALIGNMENT = 64, FK_MOST_SPARE = 64 << 20, FK_BUCKETS = 1 << 10 };
 
 /* How a kernel is called with shapes.  `plan` has threads, bytes of workspace, and lists that begin
    with their length: the sizes, the operands that are passed, pairs of a result and the operand
@@ -152,6 +152,28 @@ static int64_t fk_key(const XLA_FFI_CallFrame *frame, int64_t *key)
   return fk_shapes(frame->rets.rets, frame->rets.size, key, count);
 }
 
+/* A block of memory for temporaries, with its size in front. */
+typedef struct { _Alignas(FK_ALIGNMENT) size_t bytes; } fk_block;
+/* One that no call uses: new memory would cost a page fault for each page. */
+static fk_block *fk_spare;
+
+static fk_block *fk_take(size_t bytes)
+{
+  fk_block *block = __atomic_exchange_n(&fk_spare, NULL, __ATOMIC_ACQ_REL);
+  if (block != NULL && block->bytes >= bytes) return block;
+  free(block);
+  block = aligned_alloc(FK_ALIGNMENT, sizeof *block + bytes);
+  if (block != NULL) block->bytes = bytes;
+  return block;
+}
+
+static void fk_give(fk_block *block)
+{
+  if (block != NULL && block->bytes <= FK_MOST_SPARE)
+    block = __atomic_exchange_n(&fk_spare, block, __ATOMIC_ACQ_REL);
+  free(block);
+}
+
 XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
 {
   XLA_FFI_Metadata_Extension *asked = (void *)frame->extension_start;
@@ -199,13 +221,13 @@ XLA_FFI_Error *fk_call(XLA_FFI_CallFrame *frame)
     if (to->data != from->data) memcpy(to->data, from->data, fk_bytes(to));
   }
   next++; /* the number of temporaries */
-  char *memory = NULL;
+  fk_block *block = NULL;
   if (temporaries > 0) {
-    memory = aligned_alloc(FK_ALIGNMENT, bytes);
-    if (memory == NULL) return fk_error(frame, "there is not enough memory for temporaries");
-    for (int64_t k = 0; k < temporaries; k++) tensors[filled++] = memory + *next++;
+    block = fk_take(bytes);
+    if (block == NULL) return fk_error(frame, "there is not enough memory for temporaries");
+    for (int64_t k = 0; k < temporaries; k++) tensors[filled++] = (char *)(block + 1) + *next++;
   }
   entry->run(threads, sizes, tensors);
-  free(memory);
+  fk_give(block);
   return NULL;
 }

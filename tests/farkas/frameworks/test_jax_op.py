@@ -70,6 +70,9 @@ def test_several_outputs_updates_and_temporaries() -> None:
 def test_sizes_and_types_that_are_open() -> None:
     repeat = fk.jax.op("def r[N,R](float32 X[N]) -> (Y) { Y[r,i] = X[i] where r in 0:R }")
     assert jax.jit(lambda x: repeat(x, R=3))(draw(4)).shape == (3, 4)
+    for r, n in ((3, 4), (2, 4), (3, 5), (3, 4)):
+        x = draw(n)
+        close(repeat(x, R=r), jnp.tile(x, (r, 1)))
     matmul = fk.jax.op("ij,jk->ik")
     for dtype in ("float32", "int32", "bfloat16", "float16", "uint8"):
         a, b = jnp.arange(6).reshape(2, 3).astype(dtype), jnp.ones((3, 4), dtype)
@@ -184,6 +187,8 @@ def test_sizes_in_symbols() -> None:
     f = exported(lambda x, y: two(x, S=y.shape[0], R=2), "n", "m")
     x = draw(3)
     close(f.call(x, draw(5)), jnp.tile(x, (2, 5, 1)))
+    f = exported(lambda y: repeat(x, R=y.shape[0]), "m")
+    close(f.call(draw(4)), jnp.tile(x, (4, 1)))
 
 
 def test_exported_functions_in_another_process(tmp_path: Path) -> None:
@@ -210,6 +215,37 @@ assert str(kernel.schedule) == "split S0: i by 8", kernel.schedule
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_call_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays with values do not cost a trace each."""
+    traced = []
+    operator = fk.jax.op("def t(float32 X[N]) -> (Y) { Y[i] = 3 * X[i] }")
+    original = operator._kernel
+    monkeypatch.setattr(operator, "_kernel", lambda p: traced.append(p) or original(p))
+    for n in (3, 3, 5, 3):
+        x = draw(n)
+        close(operator(x), 3 * x)
+    assert len(traced) == 2
+
+
+def test_temporaries_of_several_threads() -> None:
+    """Memory for them is kept between calls, and no two calls use the same."""
+    text = """def s(float32 X[N,M]) -> (Y) {
+        float32 e[N,M]; float32 t[M]
+        e[i,j] = exp(X[i,j])
+        t[j] +=! e[i,j]
+        Y[i,j] = e[i,j] / t[j]
+    }"""
+    f = jax.jit(fk.jax.op(text))
+    given = [draw(7 * n, 11) for n in range(1, 9)]
+
+    def run(x: Any) -> None:
+        for _ in range(100):
+            close(f(x), jax.nn.softmax(x, 0))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, given))
 
 
 def test_threads_that_call_with_new_shapes() -> None:
