@@ -26,7 +26,7 @@ from poly.ir.expr import INTEGER_MEANING
 from poly.ir.program import Program
 from poly.ir.size_values import check_size
 
-
+#: Most combinations of sizes for which a call is kept.
 _MOST_SIZES = 64
 
 
