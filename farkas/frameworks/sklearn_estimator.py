@@ -108,18 +108,12 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
     @_IfOriginalHas
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:  # noqa: N803
         """Fit as the original's method of this name, and return what that returns."""
-        fitted = _base.clone(self.estimator)
-        found = fitted.fit_transform(X, y, **params)
-        self._start(fitted, X)
-        return found
+        return self._fit_by("fit_transform", X, y, params)
 
     @_IfOriginalHas
     def fit_predict(self, X: Any, y: Any = None, **params: Any) -> Any:  # noqa: N803
         """Fit as the original's method of this name, and return what that returns."""
-        fitted = _base.clone(self.estimator)
-        found = fitted.fit_predict(X, y, **params)
-        self._start(fitted, X)
-        return found
+        return self._fit_by("fit_predict", X, y, params)
 
     @_IfOriginalHas
     def partial_fit(self, X: Any, y: Any = None, **params: Any) -> Any:  # noqa: N803
@@ -129,6 +123,13 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
         fitted.partial_fit(X, y, **params)
         self._forget(fitted)
         return self
+
+    def _fit_by(self, method: str, X: Any, y: Any, params: dict[str, Any]) -> Any:  # noqa: N803
+        """Fit a clone by a method, compile it, and return what the method returns."""
+        fitted = _base.clone(self.estimator)
+        found = getattr(fitted, method)(X, y, **params)
+        self._start(fitted, X)
+        return found
 
     def _forget(self, fitted: Any) -> None:
         """Take a fitted estimator of which nothing is compiled."""

@@ -11,7 +11,7 @@ from farkas.frameworks.torch_backend import decompositions
 from farkas.frameworks.torch_graph import computes, why_kept
 from farkas.networks.compile_onnx import compile_onnx
 from farkas.networks.network import Network
-from frontends.aten.convert import Converted, convert, has_lowering
+from frontends.aten.convert import Converted, convert, has_lowering, is_getitem
 from frontends.aten.values import Unsupported
 from poly.errors import ArgumentError, ModelError, UnsupportedModelError, UnsupportedNode
 from runtime.common.exchange import memory_of_torch
@@ -82,7 +82,7 @@ def _converted(exported: Any) -> Converted:
         raise UnsupportedModelError(tuple(wrong))
     used = {g for n in nodes for g in n.all_input_nodes} | {*outputs}
     constants = {n: a for n, a in constants.items() if n in used}
-    nodes = [n for n in nodes if computes(n) or str(n.target) == "<built-in function getitem>"]
+    nodes = [n for n in nodes if computes(n) or is_getitem(n)]
     try:
         return convert(nodes, inputs, outputs, constants=constants, checked=False)
     except Unsupported as reason:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from farkas.frameworks.torch_part import Part
-from frontends.aten.convert import why_not
+from frontends.aten.convert import is_getitem, why_not
 from frontends.aten.values import Unsupported
 from poly.errors import FarkasError, UnsupportedModelError
 
@@ -115,10 +115,8 @@ def _views_that_leave(graph: Any) -> set[Any]:
 def _is_view(node: Any) -> bool:
     if node.op != "call_function":
         return False
-    target = str(node.target)
-    return target == "<built-in function getitem>" or (
-        target.startswith("aten.") and target.split(".")[1] in _VIEWS
-    )
+    packet: Any = getattr(node.target, "overloadpacket", None)
+    return is_getitem(node) or (str(packet).startswith("aten.") and packet.__name__ in _VIEWS)
 
 
 # --- parts ----------------------------------------------------------------------------------------

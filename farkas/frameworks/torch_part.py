@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -123,13 +122,12 @@ class _Input:
         again = self._last() is tensor
         if again and self._kept is not None and tensor.data_ptr() == self._address:
             return self._kept
-        order = self._order
-        if tensor.is_neg():
-            tensor = tensor.resolve_neg()  # a view of what it is minus
-            return memory_of_torch(self.name, tensor if order is None else tensor.permute(order))
-        found = memory_of_torch(self.name, tensor if order is None else tensor.permute(order))
-        # What comes once is let go.
-        self._kept, self._address = (found, tensor.data_ptr()) if again else (None, 0)
+        order, negated = self._order, tensor.is_neg()
+        plain = tensor.resolve_neg() if negated else tensor  # a view of what it is minus
+        found = memory_of_torch(self.name, plain if order is None else plain.permute(order))
+        # What comes once, or is a copy, is let go.
+        keeps = again and not negated
+        self._kept, self._address = (found, tensor.data_ptr()) if keeps else (None, 0)
         self._last = weakref.ref(tensor)
         return found
 
@@ -145,17 +143,13 @@ class CompiledPart:
         sizes: Sequence[tuple[str, int]],
         threads: int | None,
     ) -> None:
-        torch = import_module("torch")
         self._converted, self._sizes = converted, sizes
         self._inputs = [*map(_Input, converted.inputs, orders)]
         self._results = [*zip(converted.outputs, results, strict=True)]
-        self._torch = torch
-        self.network: Network = compile_onnx(
-            converted.model, threads=threads or torch.get_num_threads()
-        )
+        threads = threads or import_module("torch").get_num_threads()
+        self.network: Network = compile_onnx(converted.model, threads=threads)
         #: What runs the nodes where compiled code cannot.
         self.fallback: Any = None
-        self._lock = threading.Lock()
         self._failed = False
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
@@ -179,15 +173,10 @@ class CompiledPart:
             self._failed = True
             warnings.warn(f"Farkas leaves a part to torch: {error}", stacklevel=2)
             return tuple(self.fallback(*arguments))
-        for name, what in self._converted.checks:
-            if results[name] > 0:
-                kind, _, message = what.partition(": ")
-                raise _ERRORS[kind](message)
+        for check in self._converted.checks:
+            if results[check.name] > 0:
+                raise check.error(check.message)
         return tuple(_given(results[name], order) for name, order in self._results)
-
-
-#: What torch raises where elements are wrong.
-_ERRORS = {"IndexError": IndexError, "RuntimeError": RuntimeError}
 
 
 def _given(array: Any, order: Order) -> Any:

@@ -11,7 +11,9 @@ from frontends.aten.move import filled
 from frontends.aten.pointwise import computed
 from frontends.aten.reduce import reduced
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, at, indices, is_empty
+from frontends.aten.values import Extent, Ref, Unsupported, indices, is_empty
+from frontends.aten.windows import inside, tapped
+from frontends.onnx.core.comprehension_text import at
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 
@@ -152,6 +154,15 @@ class Convolution:
             return self._of_integers(e, x, bias, shape, back)
         return e.op(kind, x, self.weight, bias, dtype=x.dtype, shape=shape, **attributes)
 
+    def _taps(self, e: Emitter, image: Ref) -> tuple[list[str], str, str]:
+        """The element at tap r of place p, that it is one, and its channel for k and c."""
+        outer, inner = self.weight.shape[0], self.weight.shape[1]
+        if not isinstance(outer, int) or not isinstance(inner, int):
+            raise Unsupported("an open number of channels")
+        where = tapped(self.stride, self.dilation, self.padding)
+        channel = "c" if self.groups == 1 else f"k // {outer // self.groups} * {inner} + c"
+        return where, inside(e, where, image.shape[2:]), channel
+
     def _of_integers(
         self, e: Emitter, x: Ref, bias: Ref | None, shape: Sequence[Extent], back: bool
     ) -> Ref:
@@ -159,14 +170,7 @@ class Convolution:
         if back:
             raise Unsupported(f"a transposed convolution of {x.dtype}")
         taps, places = indices(self.count, "r"), indices(self.count, "p")
-        where = [
-            f"{self.stride[n]}*{places[n]} + {self.dilation[n]}*{taps[n]} - {self.padding[n]}"
-            for n in range(self.count)
-        ]
-        sides = zip(where, map(e.extent, x.shape[2:]), strict=True)
-        guards = ", ".join(f"0 <= {w} < {s}" for w, s in sides)
-        outer, inner = self.weight.shape[0], self.weight.shape[1]
-        channel = "c" if self.groups == 1 else f"k // {outer // self.groups} * {inner} + c"
+        where, guards, channel = self._taps(e, x)
         own = ["n", "k", *places]
         line = (
             f"{at('Y', own)} +=! {at('X', ['n', channel, *where])} * {at('W', ['k', 'c', *taps])}"
@@ -196,22 +200,13 @@ class Convolution:
     def weight_gradient(self, e: Emitter, grad: Ref, x: Ref) -> Ref:
         """W[k,c,r] = sum over n, p of G[n,k,p] X[n,c,s p + d r - padding]."""
         small, large = (x, grad) if self.transposed else (grad, x)
-        outer, inner = self.weight.shape[0], self.weight.shape[1]
-        if not isinstance(outer, int) or not isinstance(inner, int):
-            raise Unsupported("an open number of channels")
         taps, places = indices(self.count, "r"), indices(self.count, "p")
-        where, guards = [], []
-        for n in range(self.count):
-            text = places[n] if self.stride[n] == 1 else f"{self.stride[n]}*{places[n]}"
-            text += f" + {self.dilation[n]}*{taps[n]} - {self.padding[n]}"
-            where.append(text)
-            guards.append(f"0 <= {text} < {e.extent(large.shape[2 + n])}")
-        channel = "c" if self.groups == 1 else f"k // {outer // self.groups} * {inner} + c"
+        where, guards, channel = self._taps(e, large)
         line = (
             f"{at('Y', ['k', 'c', *taps])} +=! {at('G', ['n', 'k', *places])} * "
             f"{at('X', ['n', channel, *where])} where "
             f"{e.ranges(['k', 'c', *taps], self.weight.shape)}, n in 0:{e.extent(x.shape[0])}, "
-            f"{e.ranges(places, small.shape[2:])}, {', '.join(guards)}"
+            f"{e.ranges(places, small.shape[2:])}, {guards}"
         )
         return e.program(
             [(x.dtype, self.weight.shape)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,11 @@ import frontends.aten.prims
 import frontends.aten.reduce
 import frontends.aten.scatter
 import frontends.aten.windows  # noqa: F401 - these fill the registry
-from frontends.aten.emitter import DOMAIN, OPSET, Emitter, element_type
+from frontends.aten.emitter import Check, Emitter
 from frontends.aten.layouts import Order
 from frontends.aten.registry import find_lowering
-from frontends.aten.values import Extent, Ref, Unsupported, described
+from frontends.aten.values import Ref, Unsupported, described
+from frontends.onnx.core.own_models import Declared, model_bytes
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class Converted:
     model : its bytes
     inputs, outputs : names, in the order of the nodes that they were asked for
     sizes : names of further inputs, which are as long as a size of torch; each with the size
-    checks : outputs of one int32 that is not 0 where something is wrong, each with what that is
+    checks : outputs of one int32 that is positive where something is wrong
     """
 
     model: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     sizes: tuple[tuple[str, Any], ...]
-    checks: tuple[tuple[str, str], ...]
+    checks: tuple[Check, ...]
 
 
 def has_lowering(target: str) -> bool:
@@ -45,11 +47,16 @@ def has_lowering(target: str) -> bool:
     return find_lowering(target) is not None
 
 
+def is_getitem(node: Any) -> bool:
+    """Whether a node takes one of several results."""
+    return node.target is operator.getitem
+
+
 def why_not(node: Any) -> str | None:
     """Why a node of a graph cannot be converted; None if it can."""
     if node.op != "call_function":
         return f"it is a {node.op}"
-    if str(node.target) == "<built-in function getitem>":
+    if is_getitem(node):
         return None if isinstance(node.args[0].meta.get("val"), (tuple, list)) else "it indexes"
     if find_lowering(str(node.target)) is None:
         return "it has no lowering"
@@ -78,7 +85,7 @@ def reference(node: Any) -> Any:
 
 def lower(e: Emitter, node: Any, refs: Mapping[Any, Any]) -> Any:
     """The value of a node, of which the operands are in `refs`.  Raises `Unsupported`."""
-    if str(node.target) == "<built-in function getitem>":
+    if is_getitem(node):
         source, position = node.args
         return refs[source][position]
     e.origin = node.name
@@ -157,29 +164,18 @@ def convert(
         kind = "Identity" if order is None else "Transpose"
         e.nodes.append(helper.make_node(kind, [found[node].name], [name], name=node.name, **extra))
     checks = e.checks if checked else []
-    outs: list[tuple[str, str, tuple[int, ...] | None]] = [
+    outs: list[Declared] = [
         (name, found[n].dtype, None) for n, name in zip(outputs, names, strict=True)
     ]
-    outs += [(name, "int32", ()) for name, _ in checks]
+    outs += [(check.name, "int32", ()) for check in checks]
+    declared = [(r.name, r.dtype, _dims(r)) for r in (*ports, *sizes)]
     return Converted(
-        _model(e, [*ports, *sizes], outs),
+        model_bytes("aten", e.nodes, declared, outs, e.constants),
         tuple(r.name for r in ports),
         tuple(names),
         tuple((r.name, r.shape[0]) for r in sizes),
         tuple(checks),
     )
-
-
-def _model(
-    e: Emitter, ports: Sequence[Ref], outputs: Sequence[tuple[str, str, tuple[int, ...] | None]]
-) -> bytes:
-    """The model of what was emitted."""
-    outs = [helper.make_tensor_value_info(n, element_type(d), s) for n, d, s in outputs]
-    graph = helper.make_graph(e.nodes, "aten", [*map(_port, ports)], outs, e.constants)
-    versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=versions, ir_version=10)
-    data: bytes = model.SerializeToString(deterministic=True)
-    return data
 
 
 def _passed(ref: Any, order: Order) -> Ref:
@@ -215,14 +211,12 @@ def _lowered(
     return found
 
 
-def _port(ref: Ref) -> Any:
-    def dim(axis: int, extent: Extent) -> int | str:
-        return extent if isinstance(extent, int) else named(extent) or f"{ref.name}_{axis}"
+def _dims(ref: Ref) -> list[int | str]:
+    """The dimensions of an input: numbers, names of open sizes, and a name for what is computed."""
 
-    shape = [dim(*a) for a in enumerate(ref.shape)]
-    return helper.make_tensor_value_info(ref.name, element_type(ref.dtype), shape)
+    def dim(axis: int, extent: Any) -> int | str:
+        if isinstance(extent, int):
+            return extent
+        return str(extent) if extent.is_Symbol else f"{ref.name}_{axis}"
 
-
-def named(extent: Extent) -> str:
-    """The name of a dimension with an extent, "" for one that is computed from others."""
-    return str(extent) if getattr(extent, "is_Symbol", False) else ""
+    return [dim(*place) for place in enumerate(ref.shape)]

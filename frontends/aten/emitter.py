@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-from frontends.aten.values import Extent, Ref, Unsupported, at, indices
-
-#: The domain of comprehensions in a model.
-DOMAIN = "farkas"
-OPSET = 21
-
-_NUMBERS = {
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16,
-    "bool": TensorProto.BOOL,
-}
+from frontends.aten.values import Extent, Ref, Unsupported, indices
+from frontends.onnx.core.comprehension_text import at, line
+from frontends.onnx.core.own_models import DOMAIN
 
 
-def element_type(dtype: str) -> int:
-    """The number of an element type in ONNX."""
-    return _NUMBERS.get(dtype) or int(TensorProto.DataType.Value(dtype.upper()))
+@dataclass(frozen=True)
+class Check:
+    """A value of the model that is positive where something is wrong.
+
+    error, message : what torch raises then
+    """
+
+    name: str
+    error: type[Exception]
+    message: str
 
 
 class Emitter:
     """A model in the making.
 
-    nodes : ONNX nodes so far; checks : values that are not 0 where something is wrong, with the
-    error for that, as ``IndexError: …``
+    nodes : ONNX nodes so far
     """
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.checks: list[tuple[str, str]] = []
+        self.checks: list[Check] = []
         #: Where the sizes are that torch left open: the input and the axis.
         self.symbols: dict[Any, tuple[str, int]] = {}
         #: Symbols that are used, but are the size of no input.
@@ -160,6 +157,17 @@ class Emitter:
         """``i0 in 0:4, i1 in 0:n0``"""
         return ", ".join(f"{i} in 0:{self.extent(e)}" for i, e in zip(names, shape, strict=True))
 
+    def line(
+        self,
+        assignment: str,
+        names: Sequence[str],
+        shape: Sequence[Extent],
+        guards: Iterable[str] = (),
+    ) -> str:
+        """A statement, with the ranges of its indices, and guards."""
+        ranges: dict[str, Any] = dict(zip(names, map(self.extent, shape), strict=True))
+        return line(assignment, ranges, guards)
+
     def program(
         self,
         outputs: Sequence[tuple[str, Sequence[Extent]]],
@@ -178,14 +186,12 @@ class Emitter:
             return f"{dtype} {at(name, map(self.extent, shape))}"
 
         outs = {f"Y{n or ''}": (d, tuple(s)) for n, (d, s) in enumerate(outputs)}
-        shown = {e for ref in inputs.values() for e in ref.shape}
+        shown = dict.fromkeys(e for ref in inputs.values() for e in ref.shape)
         wanted = [e for _, s in outs.values() for e in s] + [e for t in temps for e in t[2]]
         asked = dict.fromkeys(
             e for e in (*wanted, *more) if not isinstance(e, int) and e not in shown
         )
-        sizes = dict.fromkeys(
-            self.extent(e) for e in (*shown_in_order(inputs), *asked) if not isinstance(e, int)
-        )
+        sizes = dict.fromkeys(self.extent(e) for e in (*shown, *asked) if not isinstance(e, int))
         head = f"[{', '.join(sizes)}]" if sizes else ""
         text = "\n".join(
             [
@@ -193,7 +199,7 @@ class Emitter:
                 f"({', '.join(declared(n, r.dtype, r.shape) for n, r in inputs.items())}) -> "
                 f"({', '.join(declared(n, d, s) for n, (d, s) in outs.items())}) {{",
                 *(f"    {declared(*t)}" for t in temps),
-                *(f"    {line}" for line in lines),
+                *(f"    {statement}" for statement in lines),
                 "}",
             ]
         )
@@ -204,12 +210,18 @@ class Emitter:
         )
         return [Ref(n, d, s) for n, (d, s) in zip(names, outs.values(), strict=True)]
 
-    def each(self, dtype: str, shape: Sequence[Extent], value: str, **inputs: Ref) -> Ref:
-        """``Y[i0,i1,…] = value``"""
+    def each(
+        self,
+        dtype: str,
+        shape: Sequence[Extent],
+        value: str,
+        inputs: Mapping[str, Ref],
+        more: Sequence[Extent] = (),
+    ) -> Ref:
+        """``Y[i0,i1,…] = value``; see `program`."""
         own = indices(len(shape))
-        ranges = self.ranges(own, shape)
-        line = f"{at('Y', own)} = {value}" + (f" where {ranges}" if ranges else "")
-        return self.program([(dtype, shape)], [line], inputs, more=shape)[0]
+        text = self.line(f"{at('Y', own)} = {value}", own, shape)
+        return self.program([(dtype, shape)], [text], inputs, more=[*shape, *more])[0]
 
     # --- shorthands -----------------------------------------------------------------------------
 
@@ -217,9 +229,8 @@ class Emitter:
         """The same elements in another type."""
         if ref.dtype == dtype:
             return ref
-        return self.each(
-            dtype, ref.shape, converted(at("X", indices(ref.rank)), ref.dtype, dtype), X=ref
-        )
+        read = converted(at("X", indices(ref.rank)), ref.dtype, dtype)
+        return self.each(dtype, ref.shape, read, {"X": ref})
 
     def reshape(self, ref: Ref, shape: Sequence[Extent]) -> Ref:
         """The same elements under another shape."""
@@ -231,21 +242,21 @@ class Emitter:
     def check(self, index: Ref, low: str, high: Extent) -> None:
         """Let the call fail if an element of an index is not in ``low <= index < high``."""
         bad = f"{{0}} < {low} or {{0}} >= {self.extent(high)}"
-        self.refuse(index, bad, "IndexError: index out of range in self", [high])
+        self.refuse(index, bad, IndexError, "index out of range in self", [high])
 
-    def refuse(self, x: Ref, bad: str, what: str, more: Sequence[Extent] = ()) -> None:
+    def refuse(
+        self,
+        x: Ref,
+        bad: str,
+        error: type[Exception],
+        message: str,
+        more: Sequence[Extent] = (),
+    ) -> None:
         """Let the call fail if `bad`, a format over an element, holds for any of `x`."""
         own = indices(x.rank)
-        ranges = self.ranges(own, x.shape)
-        line = f"Y[] max=! select({bad.format(at('X', own))}, 1, 0)"
-        line += f" where {ranges}" if ranges else ""
-        (found,) = self.program([("int32", ())], [line], {"X": x}, more=[*x.shape, *more])
-        self.checks.append((found.name, what))
-
-
-def shown_in_order(inputs: Mapping[str, Ref]) -> list[Extent]:
-    """The extents that the shapes of inputs show."""
-    return [e for ref in inputs.values() for e in ref.shape]
+        text = self.line(f"Y[] max=! select({bad.format(at('X', own))}, 1, 0)", own, x.shape)
+        (found,) = self.program([("int32", ())], [text], {"X": x}, more=[*x.shape, *more])
+        self.checks.append(Check(found.name, error, message))
 
 
 def identifier(name: str) -> str:

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 
 from frontends.aten.emitter import Emitter
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, at, axis_of, indices, is_empty
-
-
-def where_in(e: Emitter, names: Sequence[str], shape: Sequence[Extent]) -> str:
-    """`` where i0 in 0:4, …``, or nothing."""
-    ranges = e.ranges(names, shape)
-    return f" where {ranges}" if ranges else ""
+from frontends.aten.values import Ref, Unsupported, axis_of, indices, is_empty
+from frontends.onnx.core.comprehension_text import at
+from frontends.onnx.ops.broadcasting import operand
 
 
 def integers(index: Ref) -> None:
@@ -46,8 +42,7 @@ def _rows(e: Emitter, x: Ref, index: Ref, axis: int, out: Ref) -> Ref:
     own = indices(out.rank)
     read = at("I", own[axis : axis + index.rank])
     where = [*own[:axis], read, *own[axis + index.rank :]]
-    line = f"{at('Y', own)} = {at('X', where)}{where_in(e, own, out.shape)}"
-    return e.program([(out.dtype, out.shape)], [line], {"X": x, "I": index}, more=out.shape)[0]
+    return e.each(out.dtype, out.shape, at("X", where), {"X": x, "I": index})
 
 
 def _nonempty(x: Ref, axes: Sequence[int]) -> None:
@@ -70,8 +65,7 @@ def gather(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     e.check(index, "0", x.shape[axis])
     own = indices(out.rank)
     where = [at("I", own) if n == axis else i for n, i in enumerate(own)]
-    line = f"{at('Y', own)} = {at('X', where)}{where_in(e, own, out.shape)}"
-    return e.program([(out.dtype, out.shape)], [line], {"X": x, "I": index}, more=out.shape)[0]
+    return e.each(out.dtype, out.shape, at("X", where), {"X": x, "I": index})
 
 
 @lowering("index.Tensor", "_unsafe_index.Tensor")
@@ -102,15 +96,9 @@ def index(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
             continue
         name = f"I{axis}"
         inputs[name] = tensor
-        skip = rank - tensor.rank
-        read = at(
-            name,
-            ["0" if s == 1 and shape[skip + n] != 1 else among[skip + n]
-             for n, s in enumerate(tensor.shape)],
-        )  # fmt: skip
+        read = operand(name, tensor.shape, among, shape)
         extent = e.extent(x.shape[axis])
         if a["name"] == "index.Tensor":
             e.check(tensor, f"-{extent}", x.shape[axis])
         where.append(f"select({read} < 0, {read} + {extent}, {read})")
-    line = f"{at('Y', own)} = {at('X', where)}{where_in(e, own, out.shape)}"
-    return e.program([(out.dtype, out.shape)], [line], inputs, more=out.shape)[0]
+    return e.each(out.dtype, out.shape, at("X", where), inputs)

@@ -10,16 +10,8 @@ from frontends.aten.emitter import Emitter
 from frontends.aten.layouts import order_of
 from frontends.aten.pointwise import Reads, computed
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import (
-    Extent,
-    Ref,
-    Unsupported,
-    at,
-    axis_of,
-    extent_of,
-    indices,
-    is_empty,
-)
+from frontends.aten.values import Extent, Ref, Unsupported, axis_of, extent_of, indices, is_empty
+from frontends.onnx.core.comprehension_text import at
 
 #: A bound that lies behind every element.
 _END = (1 << 63) - 1
@@ -106,17 +98,7 @@ def select(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     else:
         place, more = e.extent(index), [index]
     where = [*own[:axis], place, *own[axis:]]
-    return _moved(e, outs[0], at("X", where), {"X": x}, more)
-
-
-def _moved(
-    e: Emitter, out: Ref, value: str, inputs: dict[str, Ref], more: Sequence[Extent] = ()
-) -> Ref:
-    """Y[i] = value"""
-    own = indices(out.rank)
-    ranges = e.ranges(own, out.shape)
-    line = f"{at('Y', own)} = {value}" + (f" where {ranges}" if ranges else "")
-    return e.program([(out.dtype, out.shape)], [line], inputs, more=[*out.shape, *more])[0]
+    return e.each(outs[0].dtype, outs[0].shape, at("X", where), {"X": x}, more)
 
 
 @lowering("cat.default")
@@ -141,8 +123,7 @@ def pad(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     given = [extent_of(p) for p in a["pad"]]
     for n in range(len(given) // 2):
         before[x.rank - 1 - n] = given[2 * n]
-    reads = Reads(e, {}, out)
-    filled = reads.scalar(a.get("value", 0) or 0, out.dtype)
+    border = Reads(e, {}, out).scalar(a.get("value", 0) or 0, out.dtype)
     own = indices(x.rank)
     names = indices(x.rank, "j")
     more = [*x.shape, *(b for b in before if not isinstance(b, int))]
@@ -158,8 +139,8 @@ def pad(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         if place != i or s not in x.shape
     ]  # fmt: skip
     lines = [
-        f"{at('Y', names)} = {filled} where {e.ranges(names, out.shape)}",
-        f"{at('Y', places)} = {at('X', own)} where " + ", ".join([e.ranges(own, x.shape), *guards]),
+        e.line(f"{at('Y', names)} = {border}", names, out.shape),
+        e.line(f"{at('Y', places)} = {at('X', own)}", own, x.shape, guards),
     ]
     return e.program([(out.dtype, out.shape)], lines, {"X": x}, more=[*out.shape, *more])[0]
 
@@ -173,7 +154,7 @@ def flip(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         f"{e.extent(s)} - 1 - {i}" if n in axes else i
         for n, (i, s) in enumerate(zip(indices(x.rank), x.shape, strict=True))
     ]
-    return _moved(e, outs[0], at("X", where), {"X": x})
+    return e.each(outs[0].dtype, outs[0].shape, at("X", where), {"X": x})
 
 
 @lowering("repeat.default")
@@ -187,7 +168,7 @@ def repeat(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     ]
     if any("%" in w and not isinstance(s, int) for w, s in zip(where, whole.shape, strict=True)):
         raise Unsupported("a repetition of an open size")
-    return _moved(e, out, at("X", where), {"X": whole})
+    return e.each(out.dtype, out.shape, at("X", where), {"X": whole})
 
 
 @lowering("diagonal.default", "diagonal_copy.default")
@@ -205,7 +186,7 @@ def diagonal(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
             where.append(f"{along} + {max(offset, 0)}")
         else:
             where.append(own.pop(0))
-    return _moved(e, outs[0], at("X", where), {"X": x})
+    return e.each(outs[0].dtype, outs[0].shape, at("X", where), {"X": x})
 
 
 @lowering("as_strided.default")
@@ -222,7 +203,7 @@ def strided(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     # A view of a part of a storage is given as the part; torch counts from the storage's start.
     terms = [f"{s}*{i}" for i, s in zip(indices(len(a["size"])), a["stride"], strict=True)]
     place = " + ".join([*terms, str((offset or 0) - memory.storage_offset())])
-    return _moved(e, outs[0], at("X", [place]), {"X": flat})
+    return e.each(outs[0].dtype, outs[0].shape, at("X", [place]), {"X": flat})
 
 
 @lowering("unfold.default")
@@ -234,7 +215,7 @@ def windows(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     axis = axis_of(a["dimension"], x.rank)
     own = list(indices(outs[0].rank))
     where = [f"{i} * {a['step']} + {own[-1]}" if n == axis else i for n, i in enumerate(own[:-1])]
-    return _moved(e, outs[0], at("X", where), {"X": x})
+    return e.each(outs[0].dtype, outs[0].shape, at("X", where), {"X": x})
 
 
 @lowering("split_with_sizes.default", "split.Tensor", "unbind.int", "split_with_sizes_copy.default")
@@ -301,14 +282,10 @@ def put_diagonal(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def _replaced(e: Emitter, x: Ref, source: Ref, place: Sequence[str], out: Ref) -> Ref:
     """Y = X, then Y[place] = S."""
     own = indices(x.rank)
-
-    def where(shape: Sequence[Extent]) -> str:
-        ranges = e.ranges(indices(len(shape)), shape)
-        return f" where {ranges}" if ranges else ""
-
+    there = indices(source.rank)
     lines = [
-        f"{at('Y', own)} = {at('X', own)}{where(x.shape)}",
-        f"{at('Y', place)} = {at('S', indices(source.rank))}{where(source.shape)}",
+        e.line(f"{at('Y', own)} = {at('X', own)}", own, x.shape),
+        e.line(f"{at('Y', place)} = {at('S', there)}", there, source.shape),
     ]
     inputs = {"X": x, "S": source}
     if is_empty(source.shape):
@@ -323,7 +300,7 @@ def _replaced(e: Emitter, x: Ref, source: Ref, place: Sequence[str], out: Ref) -
 def filled(e: Emitter, out: Ref, value: Any) -> Ref:
     """One number everywhere."""
     reads = Reads(e, {}, out)
-    return _moved(e, out, reads.scalar(value, out.dtype), {}, reads.more)
+    return e.each(out.dtype, out.shape, reads.scalar(value, out.dtype), {}, reads.more)
 
 
 @lowering(
@@ -368,4 +345,4 @@ def _steps(e: Emitter, start: Any, step: Any, out: Ref) -> Ref:
     first, step_ = reads.scalar(start, out.dtype), reads.scalar(step, out.dtype)
     if out.dtype == "bool":
         raise Unsupported("a range of bool")
-    return _moved(e, out, f"{first} + {out.dtype}(i0) * {step_}", {}, reads.more)
+    return e.each(out.dtype, out.shape, f"{first} + {out.dtype}(i0) * {step_}", {}, reads.more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from frontends.aten.emitter import Emitter
@@ -10,7 +11,8 @@ from frontends.aten.move import filled
 from frontends.aten.pointwise import computed
 from frontends.aten.reduce import variance
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Ref, Unsupported, at, indices, is_empty
+from frontends.aten.values import Ref, Unsupported, indices, is_empty
+from frontends.onnx.core.comprehension_text import at
 
 
 @lowering("native_layer_norm.default")
@@ -80,11 +82,16 @@ def _per_channel(x: Ref) -> tuple[list[int], Ref]:
     return [n for n in range(x.rank) if n != 1], Ref("", x.dtype, (x.shape[1],))
 
 
+def _factor(given: Mapping[str, Any]) -> str:
+    """By what each channel is multiplied, as a template."""
+    return "{weight} * {scale}" if "weight" in given else "{scale}"
+
+
 def _scaled(e: Emitter, x: Ref, factor: Ref, shift: Ref) -> Ref:
     """x * factor + shift, both by channel."""
     own = indices(x.rank)
     value = f"{at('X', own)} * F[{own[1]}] + S[{own[1]}]"
-    return e.each(x.dtype, x.shape, value, X=x, F=factor, S=shift)
+    return e.each(x.dtype, x.shape, value, {"X": x, "F": factor, "S": shift})
 
 
 @lowering("_native_batch_norm_legit_no_training.default")
@@ -119,8 +126,7 @@ def batch_norm_training(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
     given: dict[str, Any] = {n: v for n, v in a.items() if v is not None}
     given |= {"v": spread, "m": mean}
     given["scale"] = computed(e, "1 / sqrt({v} + {eps})", given, channel)
-    text = "{weight} * {scale}" if "weight" in given else "{scale}"
-    given["factor"] = computed(e, text, given, channel)
+    given["factor"] = computed(e, _factor(given), given, channel)
     bias = "{bias}" if "bias" in given else "0"
     shift = computed(e, f"{bias} - {{m}} * {{factor}}", given, channel)
     extents = [x.shape[n] for n in axes]
@@ -159,21 +165,19 @@ def batch_norm_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
     both = [(x.dtype, channel.shape)] * 2
     total, dot = e.program(both, lines, {"G": grad, "X": x, "M": mean}, more=x.shape)
     of_weight = computed(e, "{d} * {s}", {"d": dot, "s": scale}, channel)
-    factor = computed(
-        e, "{w} * {s}" if "weight" in given else "{s}", {"w": a.get("weight"), "s": scale}
-        if "weight" in given else {"s": scale}, channel,
-    )  # fmt: skip
+    given["scale"] = scale
+    factor = computed(e, _factor(given), given, channel)
     if not train:
         value = f"{at('G', own)} * F[{c}]"
-        return [e.each(x.dtype, x.shape, value, G=grad, F=factor), of_weight, total]
+        return [e.each(x.dtype, x.shape, value, {"G": grad, "F": factor}), of_weight, total]
     extents = [x.shape[n] for n in axes]
     if not all(isinstance(s, int) for s in extents):
         raise Unsupported("the gradient of a batch of open size")
-    part = {"t": total, "d": dot, "s": scale, "m": mean, "count": math.prod(extents)}
+    part = {"d": dot, "s": scale, "count": math.prod(extents)}
     slope = computed(e, "{d} * {s} * {s} / {count}", part, channel)
     value = (
         f"({at('G', own)} - T[{c}] / {float(math.prod(extents))!r}"
         f" - ({at('X', own)} - M[{c}]) * D[{c}]) * F[{c}]"
     )
-    of_image = e.each(x.dtype, x.shape, value, G=grad, X=x, T=total, M=mean, D=slope, F=factor)
-    return [of_image, of_weight, total]
+    inputs = {"G": grad, "X": x, "T": total, "M": mean, "D": slope, "F": factor}
+    return [e.each(x.dtype, x.shape, value, inputs), of_weight, total]

@@ -8,9 +8,10 @@ from importlib import import_module
 from typing import Any
 
 from frontends.aten.emitter import Emitter, converted
-from frontends.aten.registry import LOWERINGS, Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, at, extent_of, indices
+from frontends.aten.registry import Arguments, lowering
+from frontends.aten.values import Extent, Ref, Unsupported, extent_of, indices
 from frontends.onnx.core.comprehension_text import literal
+from frontends.onnx.ops.broadcasting import operand
 from poly.ir.dtypes import DTYPES
 
 _UNLESS_NAN = (
@@ -91,12 +92,15 @@ _OF_BOOL = {
     "minimum.default": "{self} and {other}",
     "fmax.default": "{self} or {other}",
     "fmin.default": "{self} and {other}",
-    "abs.default": "{self}",
+    **dict.fromkeys(("abs.default", "sign.default", "sgn.default"), "{self}"),
 }
 
-#: Functions that change floats only.
-_ROUNDINGS = ("floor.default", "ceil.default", "trunc.default", "round.default")
-_WITHOUT_NAN = ("fmax.default", "fmin.default")
+#: What functions of floats are for integers, which have no NaN and nothing to round.
+_OF_INTEGERS = {
+    **dict.fromkeys(("floor.default", "ceil.default", "trunc.default", "round.default"), "{self}"),
+    "fmax.default": _SAME["maximum.default"],
+    "fmin.default": _SAME["minimum.default"],
+}
 
 
 class Reads:
@@ -112,8 +116,7 @@ class Reads:
         """An argument in an element type."""
         value = self.arguments[name]
         if isinstance(value, Ref):
-            read = at(self._name(value), self._place(value))
-            return converted(read, value.dtype, dtype)
+            return converted(self._read(value), value.dtype, dtype)
         return self.scalar(value, dtype)
 
     def scalar(self, value: Any, dtype: str) -> str:
@@ -148,19 +151,15 @@ class Reads:
             self.inputs[self._names[ref.name]] = ref
         return self._names[ref.name]
 
-    def _place(self, ref: Ref) -> list[str]:
-        """The indices of a read that is broadcast to the result."""
-        own = indices(self.out.rank)
+    def _read(self, ref: Ref) -> str:
+        """The read of a tensor that is broadcast to the result."""
         skip = self.out.rank - ref.rank
         if skip < 0:
             raise Unsupported("an operand of a higher rank than the result")
-        found = []
-        for axis, extent in enumerate(ref.shape):
-            out = self.out.shape[skip + axis]
-            if extent != out and extent != 1:
+        for extent, out in zip(ref.shape, self.out.shape[skip:], strict=True):
+            if extent not in (out, 1):
                 raise Unsupported(f"sizes {extent} and {out}, which may not be equal")
-            found.append("0" if extent == 1 and out != 1 else own[skip + axis])
-        return found
+        return operand(self._name(ref), ref.shape, indices(self.out.rank), self.out.shape)
 
 
 class _Format:
@@ -180,12 +179,8 @@ def computed(
     reads = Reads(e, arguments, out)
     dtype = dtype or out.dtype
     value = template.format(**{name: _Format(reads, dtype, name) for name in arguments})
-    own = indices(out.rank)
-    ranges = e.ranges(own, out.shape)
     result = value if out.dtype == "bool" else f"{out.dtype}({value})"
-    line = f"{at('Y', own)} = {result}" + (f" where {ranges}" if ranges else "")
-    more = [*out.shape, *reads.more]
-    return e.program([(out.dtype, out.shape)], [line], reads.inputs, more=more)[0]
+    return e.each(out.dtype, out.shape, result, reads.inputs, reads.more)
 
 
 def promoted(*values: Any) -> str:
@@ -206,17 +201,10 @@ def promoted(*values: Any) -> str:
 def _register_same(name: str, template: str) -> None:
     @lowering(name)
     def same(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-        out = outs[0]
-        if not out.is_float and (name in _ROUNDINGS or name in _WITHOUT_NAN):
-            if name in _ROUNDINGS:
-                return computed(e, "{self}", a, out)
-            other = {"fmax.default": "maximum.default", "fmin.default": "minimum.default"}[name]
-            return computed(e, (_OF_BOOL if out.dtype == "bool" else _SAME)[other], a, out)
-        if out.dtype == "bool" and name in _OF_BOOL:
-            return computed(e, _OF_BOOL[name], a, out)
-        if out.dtype == "bool" and "{self} > 0" in template:
-            return computed(e, "{self}", a, out)
-        return computed(e, template, a, out)
+        text = template if outs[0].is_float else _OF_INTEGERS.get(name, template)
+        if outs[0].dtype == "bool":
+            text = _OF_BOOL.get(name, text)
+        return computed(e, text, a, outs[0])
 
 
 for _name, _template in _SAME.items():
@@ -265,7 +253,7 @@ def bitwise_not(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
 @lowering("isnan.default")
 def is_nan(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-    """Whether an element is no number; integers are."""
+    """Whether an element is not a number; integers are numbers."""
     x = a["self"]
     return computed(e, "isnan({self})" if x.is_float else "false", a, outs[0], x.dtype)
 
@@ -375,7 +363,7 @@ def remainder(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def _nonzero(e: Emitter, value: Any) -> None:
     """torch ends a division of integers by 0 with an error."""
     if isinstance(value, Ref) and value.is_integer:
-        e.refuse(value, "{0} == 0", "RuntimeError: ZeroDivisionError")
+        e.refuse(value, "{0} == 0", RuntimeError, "ZeroDivisionError")
     elif isinstance(value, Ref) or not value or hasattr(value, "node"):
         raise Unsupported("a division of integers that may be by 0")
 
@@ -431,14 +419,14 @@ def power(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     return computed(e, "pow({self}, {exponent})", a, out)
 
 
+#: log(1 + x), precise near 0 (Goldberg 1991, theorem 4).
+LOG1P = "select(1 + {self} == 1, {self}, log(1 + {self}) * ({self} / ((1 + {self}) - 1)))"
+
+
 @lowering("log1p.default")
 def log1p(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-    """log(1 + x), precise near 0 (Goldberg 1991, theorem 4)."""
-    text = (
-        "select(1 + {self} == 1, {self}, select(isinf({self}), {self},"
-        " log(1 + {self}) * ({self} / ((1 + {self}) - 1))))"
-    )
-    return computed(e, text, a, outs[0])
+    """log(1 + x)"""
+    return computed(e, f"select({{self}} == inf, {{self}}, {LOG1P})", a, outs[0])
 
 
 @lowering("expm1.default")
@@ -549,6 +537,3 @@ def convert_element_type(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def copied(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """`src` under the shape and in the type of `self`."""
     return computed(e, "{src}", {"src": a["src"]}, outs[0])
-
-
-assert "add.Tensor" in LOWERINGS

@@ -7,7 +7,8 @@ from frontends.aten.move import flip, permute
 from frontends.aten.pointwise import computed
 from frontends.aten.reduce import reduced, variance
 from frontends.aten.registry import LOWERINGS, Arguments, lowering
-from frontends.aten.values import Ref, at, indices
+from frontends.aten.values import Ref, indices
+from frontends.onnx.core.comprehension_text import at
 
 #: Operators of one and two operands that ATen has under the same name.
 _UNARY = (
@@ -89,7 +90,7 @@ def broadcast(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         own[axis] if s == out.shape[axis] else "0"
         for axis, s in zip(a["broadcast_dimensions"], x.shape, strict=True)
     ]
-    return e.each(out.dtype, out.shape, at("X", where), X=x)
+    return e.each(out.dtype, out.shape, at("X", where), {"X": x})
 
 
 @lowering("prims.transpose.default")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frontends.aten.emitter import Emitter, converted
+from frontends.aten.pointwise import LOG1P
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, at, axes_of, axis_of, indices, is_empty
+from frontends.aten.values import Extent, Ref, Unsupported, axes_of, axis_of, indices, is_empty
+from frontends.onnx.core.comprehension_text import at
 
 
 def _kept(x: Ref, axes: Sequence[int], out: Ref) -> list[str]:
@@ -17,17 +19,11 @@ def _kept(x: Ref, axes: Sequence[int], out: Ref) -> list[str]:
     return [i for n, i in enumerate(own) if n not in axes]
 
 
-def _where(e: Emitter, shape: Sequence[Extent]) -> str:
-    ranges = e.ranges(indices(len(shape)), shape)
-    return f" where {ranges}" if ranges else ""
-
-
-def reduced(
-    e: Emitter, x: Ref, axes: Sequence[int], out: Ref, op: str, dtype: str, value: str = "{0}"
-) -> Ref:
-    """``Y[kept] op=! value`` over all elements, in `dtype`."""
-    read = value.format(converted(at("X", indices(x.rank)), x.dtype, dtype))
-    line = f"{at('Y', _kept(x, axes, out))} {op}=! {read}{_where(e, x.shape)}"
+def reduced(e: Emitter, x: Ref, axes: Sequence[int], out: Ref, op: str, dtype: str) -> Ref:
+    """``Y[kept] op=! X[i]`` over all elements, in `dtype`."""
+    own = indices(x.rank)
+    read = converted(at("X", own), x.dtype, dtype)
+    line = e.line(f"{at('Y', _kept(x, axes, out))} {op}=! {read}", own, x.shape)
     return e.program([(dtype, out.shape)], [line], {"X": x}, more=x.shape)[0]
 
 
@@ -70,7 +66,8 @@ def mean(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def _mean(e: Emitter, x: Ref, axes: Sequence[int], out: Ref) -> Ref:
     summed = reduced(e, x, axes, out, "+", out.dtype)
     read = at("X", indices(out.rank))
-    return e.each(out.dtype, out.shape, f"{read} / {_count(e, x, axes, out.dtype)}", X=summed)
+    value = f"{read} / {_count(e, x, axes, out.dtype)}"
+    return e.each(out.dtype, out.shape, value, {"X": summed}, x.shape)
 
 
 @lowering("amax.default", "max.default")
@@ -140,10 +137,10 @@ def place(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
     hit = f"{read} == {own}" + (f" or isnan({read})" if x.is_float else "")
     where = indices(x.rank)[axis] if x.rank else "0"
     last = e.extent(x.shape[axis]) if x.rank else "1"
-    line = (
-        f"{at('Y', _kept(x, axes, out))} min=! select({hit}, int64({where}), int64({last}))"
-        f"{_where(e, x.shape)}"
-    )
+    line = e.line(
+        f"{at('Y', _kept(x, axes, out))} min=! select({hit}, int64({where}), int64({last}))",
+        indices(x.rank), x.shape,
+    )  # fmt: skip
     (found,) = e.program([("int64", out.shape)], [line], {"X": x, "B": best}, more=x.shape)
     if len(outs) == 1:
         return found
@@ -168,18 +165,12 @@ def variance(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None
     middle = _mean(e, x, axes, out)
     own = indices(x.rank)
     rest = f"{at('X', own)} - {at('M', _kept(x, axes, out))}"
-    line = f"{at('Y', _kept(x, axes, out))} +=! ({rest}) * ({rest}){_where(e, x.shape)}"
+    line = e.line(f"{at('Y', _kept(x, axes, out))} +=! ({rest}) * ({rest})", own, x.shape)
     (summed,) = e.program([(x.dtype, out.shape)], [line], {"X": x, "M": middle}, more=x.shape)
     count = f"max({_count(e, x, axes, out.dtype)} - {float(correction)!r}, 0)"
-    extents = [x.shape[n] for n in axes]
-    found = _over(e, summed, out, count, extents)
+    value = f"{at('X', indices(out.rank))} / {count}"
+    found = e.each(out.dtype, out.shape, value, {"X": summed}, x.shape)
     return found if len(outs) == 1 else [found, middle]
-
-
-def _over(e: Emitter, x: Ref, out: Ref, count: str, more: Sequence[Extent]) -> Ref:
-    own = indices(out.rank)
-    line = f"{at('Y', own)} = {at('X', own)} / {count}{_where(e, out.shape)}"
-    return e.program([(out.dtype, out.shape)], [line], {"X": x}, more=[*out.shape, *more])[0]
 
 
 @lowering("cumsum.default")
@@ -192,30 +183,43 @@ def prefix_sums(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     return e.op("CumSum", x, axis, dtype=out.dtype, shape=out.shape)
 
 
+class _Along:
+    """A recurrence along a dimension: the first element, and each next one from that before."""
+
+    def __init__(self, e: Emitter, x: Ref, axis: int) -> None:
+        self.e, self.x, self.axis = e, x, axis
+        self.own = list(indices(x.rank))
+        self.step = self.own[axis]
+        self.here, self.before = at("X", self.own), self.preceding("Y")
+
+    def preceding(self, name: str) -> str:
+        """The element before this one."""
+        return self._at(name, f"{self.step} - 1")
+
+    def _at(self, name: str, place: str) -> str:
+        return at(name, [*self.own[: self.axis], place, *self.own[self.axis + 1 :]])
+
+    def lines(self, name: str, first: str, following: str) -> list[str]:
+        """The statements for a tensor; `first` may have ``{x}``, the element of X there."""
+        e, extents = self.e, [*self.x.shape]
+        size = extents.pop(self.axis)
+        others = [i for i in self.own if i != self.step]
+        start = f"{self._at(name, '0')} = {first.format(x=self._at('X', '0'))}"
+        again = f"{at(name, self.own)} = {following}"
+        where = f"{self.step} in 1:{e.extent(size)}"
+        return [e.line(start, others, extents), e.line(again, others, extents, [where])]
+
+
 @lowering("cumprod.default")
 def prefix_products(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Products of all elements up to each."""
     x, out = e.cast(a["self"], outs[0].dtype), outs[0]
-    if not x.rank:
-        return x
     axis = axis_of(a["dim"], x.rank)
-    if is_empty([x.shape[axis]]):
+    if not x.rank or is_empty([x.shape[axis]]):
         return x
-    own = list(indices(x.rank))
-    step = own[axis]
-    others = [(i, s) for n, (i, s) in enumerate(zip(own, x.shape, strict=True)) if n != axis]
-    ranges = [f"{i} in 0:{e.extent(s)}" for i, s in others]
-
-    def there(place: str) -> list[str]:
-        return [place if i == step else i for i in own]
-
-    first = f"{at('Y', there('0'))} = {at('X', there('0'))}"
-    if ranges:
-        first += f" where {', '.join(ranges)}"
-    next_ = f"{at('Y', own)} = {at('Y', there(f'{step} - 1'))} * {at('X', own)} where " + ", ".join(
-        [*ranges, f"{step} in 1:{e.extent(x.shape[axis])}"]
-    )
-    return e.program([(out.dtype, out.shape)], [first, next_], {"X": x}, more=x.shape)[0]
+    along = _Along(e, x, axis)
+    lines = along.lines("Y", "{x}", f"{along.before} * {along.here}")
+    return e.program([(out.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0]
 
 
 @lowering("logcumsumexp.default")
@@ -224,26 +228,10 @@ def prefix_log_sums(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     x, out = a["self"], outs[0]
     if not x.rank or is_empty(x.shape):
         raise Unsupported("sums of nothing")
-    axis = axis_of(a["dim"], x.rank)
-    own = list(indices(x.rank))
-    step = own[axis]
-    others = [f"{i} in 0:{e.extent(s)}" for i, s in zip(own, x.shape, strict=True) if i != step]
-
-    def there(name: str, place: str) -> str:
-        return at(name, [place if i == step else i for i in own])
-
-    first = f" where {', '.join(others)}" if others else ""
-    rest = ", ".join([*others, f"{step} in 1:{e.extent(x.shape[axis])}"])
-    here, before = at("X", own), there("Y", f"{step} - 1")
-    high, low = f"max({here}, {before})", f"min({here}, {before})"
-    t = f"exp({low} - {high})"
-    # log(1 + t), precise for small t, see `log1p`.
-    more = f"select(1 + {t} == 1, {t}, log(1 + {t}) * ({t} / ((1 + {t}) - 1)))"
-    value = f"select(isinf({high}), {high}, {high} + {more})"
-    lines = [
-        f"{there('Y', '0')} = {there('X', '0')}{first}",
-        f"{at('Y', own)} = {value} where {rest}",
-    ]
+    along = _Along(e, x, axis_of(a["dim"], x.rank))
+    high, low = (f"{fn}({along.here}, {along.before})" for fn in ("max", "min"))
+    more = LOG1P.format(self=f"exp({low} - {high})")
+    lines = along.lines("Y", "{x}", f"select(isinf({high}), {high}, {high} + {more})")
     return e.program([(out.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0]
 
 
@@ -253,26 +241,15 @@ def prefix_extremes(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | Non
     x = a["self"]
     if not x.rank or is_empty(x.shape) or x.dtype == "bool":
         raise Unsupported("extremes of nothing")
-    axis = axis_of(a["dim"], x.rank)
     op, symbol = ("max", ">=") if a["name"] == "cummax.default" else ("min", "<=")
-    own = list(indices(x.rank))
-    step = own[axis]
-    others = [f"{i} in 0:{e.extent(s)}" for i, s in zip(own, x.shape, strict=True) if i != step]
-
-    def there(name: str, place: str) -> str:
-        return at(name, [place if i == step else i for i in own])
-
-    first = f" where {', '.join(others)}" if others else ""
-    rest = ", ".join([*others, f"{step} in 1:{e.extent(x.shape[axis])}"])
-    here, before = at("X", own), there("Y", f"{step} - 1")
-    hit, last = f"{here} {symbol} {before}", there("Y1", f"{step} - 1")
+    along = _Along(e, x, axis_of(a["dim"], x.rank))
+    hit = f"{along.here} {symbol} {along.before}"
     if x.is_float:
-        hit = f"isnan({here}) or ({hit})"
+        hit = f"isnan({along.here}) or ({hit})"
+    place = f"select({hit}, int64({along.step}), {along.preceding('Y1')})"
     lines = [
-        f"{there('Y', '0')} = {there('X', '0')}{first}",
-        f"{at('Y', own)} = {op}({before}, {here}) where {rest}",
-        f"{there('Y1', '0')} = int64(0){first}",
-        f"{at('Y1', own)} = select({hit}, int64({step}), {last}) where {rest}",
+        *along.lines("Y", "{x}", f"{op}({along.before}, {along.here})"),
+        *along.lines("Y1", "int64(0)", place),
     ]
     outputs = [(x.dtype, x.shape), ("int64", x.shape)]
     return [*e.program(outputs, lines, {"X": x}, more=x.shape)]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from frontends.aten.emitter import Emitter
-from frontends.aten.index import integers, where_in
+from frontends.aten.index import integers
 from frontends.aten.move import full_shape
 from frontends.aten.pointwise import Reads, computed
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, at, axis_of, indices, is_empty
+from frontends.aten.values import Extent, Ref, Unsupported, axis_of, indices, is_empty
+from frontends.onnx.core.comprehension_text import at
 
 #: The most comparisons.
 MOST = 1 << 18
@@ -65,17 +66,22 @@ def combined(e: Emitter, x: Ref, hits: Hits, how: str, has_self: bool = True) ->
     """
     _worth(x.shape, hits.count)
     own = indices(x.rank)
-    every = where_in(e, own, x.shape)
-    there = where_in(e, [*own, "k"], [*hits.reach, hits.count])
+
+    def every(text: str) -> str:
+        return e.line(text, own, x.shape)
+
+    def there(text: str) -> str:
+        return e.line(text, [*own, "k"], [*hits.reach, hits.count])
+
     y, read, tally = at("Y", own), at("X", own), at("L", own)
     inputs = {"X": x, **hits.inputs}
     more = [*x.shape, *hits.reach, hits.count]
     outputs = [(x.dtype, x.shape)]
     if not how:
         lines = [
-            f"{tally} = int64(-1){every}",
-            f"{tally} max= select({hits.hit}, int64(k), int64(-1)){there}",
-            f"{y} = select({tally} >= 0, {hits.new(f'max({tally}, 0)')}, {read}){every}",
+            every(f"{tally} = int64(-1)"),
+            there(f"{tally} max= select({hits.hit}, int64(k), int64(-1))"),
+            every(f"{y} = select({tally} >= 0, {hits.new(f'max({tally}, 0)')}, {read})"),
         ]
         return e.program(outputs, lines, inputs, [("L", "int64", x.shape)], more)[0]
     op, neutral = _UPDATES[how]
@@ -85,16 +91,20 @@ def combined(e: Emitter, x: Ref, hits: Hits, how: str, has_self: bool = True) ->
         neutral = read
     total = at("T", own)
     lines = [
-        f"{total} = {read if has_self else neutral}{every}",
-        f"{total} {op}= select({hits.hit}, {hits.new('k')}, {neutral}){there}",
-        f"{tally} = {int(has_self)}{every}",
-        f"{tally} += select({hits.hit}, 1, 0){there}",
+        every(f"{total} = {read if has_self else neutral}"),
+        there(f"{total} {op}= select({hits.hit}, {hits.new('k')}, {neutral})"),
     ]
-    value = f"{total} / {x.dtype}({tally})" if how == "mean" else total
-    lines.append(f"{y} = select({tally} > 0, {value}, {read}){every}")
-    temps = [("T", x.dtype, x.shape), ("L", "int64", x.shape)]
+    temps = [("T", x.dtype, x.shape)]
     if has_self and how != "mean":
-        lines, temps = [*lines[:2], f"{y} = {total}{every}"], temps[:1]
+        lines.append(every(f"{y} = {total}"))
+        return e.program(outputs, lines, inputs, temps, more)[0]
+    value = f"{total} / {x.dtype}({tally})" if how == "mean" else total
+    lines += [
+        every(f"{tally} = {int(has_self)}"),
+        there(f"{tally} += select({hits.hit}, 1, 0)"),
+        every(f"{y} = select({tally} > 0, {value}, {read})"),
+    ]
+    temps.append(("L", "int64", x.shape))
     return e.program(outputs, lines, inputs, temps, more)[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +86,6 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
 def indices(count: int, letter: str = "i") -> tuple[str, ...]:
     """Names of indices: i0, i1, …"""
     return tuple(f"{letter}{n}" for n in range(count))
-
-
-def at(tensor: str, where: Iterable[Any]) -> str:
-    """``X[i0,i1]``"""
-    return f"{tensor}[{','.join(map(str, where))}]"
 
 
 def is_empty(shape: Sequence[Extent]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from frontends.aten.emitter import Emitter
 from frontends.aten.move import filled
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, at, indices, is_empty
+from frontends.aten.values import Extent, Ref, Unsupported, indices, is_empty
+from frontends.onnx.core.comprehension_text import at
 
 #: A place behind every element.
 BEYOND = 1 << 62
@@ -50,16 +52,8 @@ class Windows:
 
     def inside(self, e: Emitter, image: Ref) -> tuple[list[str], str]:
         """The element at a tap, and that it is one: ``s p + d r - padding`` in the image."""
-        _, places, taps = self.names()
-        where = [
-            f"{self.stride[n]}*{places[n]} + {self.dilation[n]}*{taps[n]} - {self.padding[n]}"
-            for n in range(self.count)
-        ]
-        guards = [
-            f"0 <= {w} < {e.extent(s)}"
-            for w, s in zip(where, image.shape[self.lead :], strict=True)
-        ]
-        return where, ", ".join(guards)
+        where = tapped(self.stride, self.dilation, self.padding)
+        return where, inside(e, where, image.shape[self.lead :])
 
     def around(self, e: Emitter, out: Ref) -> tuple[list[str], str]:
         """The place whose tap is at an element, and that there is one."""
@@ -79,10 +73,16 @@ class Windows:
         lead, places, taps = self.names()
         return e.ranges([*lead, *places, *taps], [*shape, *self.kernel])
 
-    def plain(self, e: Emitter, image: Ref) -> str:
-        """The number of an element in its image, as max_pool counts."""
-        where, _ = self.inside(e, image)
-        return numbered(e, where, image.shape[self.lead :])
+
+def tapped(stride: Sequence[int], dilation: Sequence[int], padding: Sequence[int]) -> list[str]:
+    """The element of an image at tap r of place p: ``s p + d r - padding``, by dimension."""
+    steps = enumerate(zip(stride, dilation, padding, strict=True))
+    return [f"{s}*p{n} + {d}*r{n} - {b}" for n, (s, d, b) in steps]
+
+
+def inside(e: Emitter, where: Sequence[str], shape: Sequence[Extent]) -> str:
+    """That an element is one of the image."""
+    return ", ".join(f"0 <= {w} < {e.extent(s)}" for w, s in zip(where, shape, strict=True))
 
 
 def numbered(e: Emitter, where: list[str], shape: tuple[Extent, ...]) -> str:
@@ -93,26 +93,38 @@ def numbered(e: Emitter, where: list[str], shape: tuple[Extent, ...]) -> str:
     return text
 
 
+def _count(name: str) -> int:
+    """How many dimensions the windows of an operator have."""
+    return 3 if "3d" in name else 2
+
+
 @lowering("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
 def max_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     """The maximum of each window, and its first place in the image."""
     x, out = a["self"], outs[0]
-    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    w = Windows.of(a, x, _count(a["name"]))
     if is_empty(out.shape):
         return [filled(e, o, 0) for o in outs]
     lead, places, _ = w.names()
     where, guards = w.inside(e, x)
-    read = at("X", [*lead, *where])
-    own = at("Y", [*lead, *places])
-    ranges = f" where {w.ranges(e, out.shape)}, {guards}"
+    number = numbered(e, where, x.shape[w.lead :])
+    guards = f"{w.ranges(e, out.shape)}, {guards}"
+    return _largest(e, x, out, [*lead, *places], at("X", [*lead, *where]), number, guards)
+
+
+def _largest(
+    e: Emitter, x: Ref, out: Ref, own: Sequence[str], read: str, number: str, where: str
+) -> list[Ref | None]:
+    """The maximum of each window, and the first place of it, or of a NaN.
+
+    own : the indices of the result; read, number : an element of a window, and its place
+    where : the ranges of all indices, and when there is such an element
+    """
     more = [*x.shape, *out.shape]
-    (best,) = e.program(
-        [(x.dtype, out.shape)], [f"{own} max=! {read}{ranges}"], {"X": x}, more=more
-    )
-    hit = f"{read} == {at('B', [*lead, *places])}"
-    hit += f" or isnan({read})" if x.is_float else ""
-    number = f"int64({w.plain(e, x)})"
-    line = f"{own} min=! select({hit}, {number}, int64({BEYOND})){ranges}"
+    line = f"{at('Y', own)} max=! {read} where {where}"
+    (best,) = e.program([(x.dtype, out.shape)], [line], {"X": x}, more=more)
+    hit = f"{read} == {at('B', own)}" + (f" or isnan({read})" if x.is_float else "")
+    line = f"{at('Y', own)} min=! select({hit}, int64({number}), int64({BEYOND})) where {where}"
     (place,) = e.program([("int64", out.shape)], [line], {"X": x, "B": best}, more=more)
     return [best, place]
 
@@ -121,7 +133,7 @@ def max_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
 def max_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Each element collects the gradients of the windows whose place it is."""
     grad, x, place, out = a["grad_output"], a["self"], a["indices"], outs[0]
-    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    w = Windows.of(a, x, _count(a["name"]))
     if is_empty(grad.shape):
         return filled(e, out, 0)
     lead, places, _ = w.names()
@@ -158,7 +170,7 @@ def _divisor(e: Emitter, a: Arguments, w: Windows, image: Ref, places: list[str]
 def avg_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The mean of each window."""
     x, out = a["self"], outs[0]
-    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    w = Windows.of(a, x, _count(a["name"]))
     if is_empty(out.shape):
         return filled(e, out, 0)
     lead, places, _ = w.names()
@@ -170,16 +182,15 @@ def avg_pool(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         f" where {e.ranges(own, out.shape)}",
     ]
     temps = [("T", x.dtype, out.shape)]
-    return e.program([(out.dtype, out.shape)], lines, {"X": x}, temps, more=[*x.shape, *out.shape])[
-        0
-    ]
+    more = [*x.shape, *out.shape]
+    return e.program([(out.dtype, out.shape)], lines, {"X": x}, temps, more)[0]
 
 
 @lowering("avg_pool2d_backward.default", "avg_pool3d_backward.default")
 def avg_pool_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Each element collects its part of the gradients of the windows that it is in."""
     grad, x, out = a["grad_output"], a["self"], outs[0]
-    w = Windows.of(a, x, 3 if "3d" in a["name"] else 2)
+    w = Windows.of(a, x, _count(a["name"]))
     if is_empty(grad.shape):
         return filled(e, out, 0)
     lead, places, _ = w.names()
@@ -211,10 +222,6 @@ def _even(e: Emitter, image: Ref, out: Ref, count: int) -> tuple[list[str], list
         guards += [f"{begin} <= {h}", f"{h} < {end}"]
         sizes.append(f"({end} - {begin})")
     return [*elements], [*places], ", ".join(guards), f"{image.dtype}({' * '.join(sizes)})"
-
-
-def _count(name: str) -> int:
-    return 3 if "3d" in name else 2
 
 
 @lowering("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
@@ -253,16 +260,9 @@ def adaptive_max(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     elements, places, guards, _ = _even(e, x, out, _count(a["name"]))
     lead = indices(x.rank - len(elements))
     ranges = e.ranges([*lead, *places, *elements], [*out.shape, *x.shape[len(lead) :]])
-    where = f" where {ranges}, {guards}"
-    own, read = at("Y", [*lead, *places]), at("X", [*lead, *elements])
-    more = [*out.shape, *x.shape]
-    (best,) = e.program([(x.dtype, out.shape)], [f"{own} max=! {read}{where}"], {"X": x}, more=more)
-    hit = f"{read} == {at('B', [*lead, *places])}"
-    hit += f" or isnan({read})" if x.is_float else ""
-    number = f"int64({numbered(e, elements, x.shape[len(lead) :])})"
-    line = f"{own} min=! select({hit}, {number}, int64({BEYOND})){where}"
-    (place,) = e.program([("int64", out.shape)], [line], {"X": x, "B": best}, more=more)
-    return [best, place]
+    number = numbered(e, elements, x.shape[len(lead) :])
+    read = at("X", [*lead, *elements])
+    return _largest(e, x, out, [*lead, *places], read, number, f"{ranges}, {guards}")
 
 
 @lowering("adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default")

@@ -7,17 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-OPSET = 21
-#: The domain of operators that are Farkas's own.
-DOMAIN = "farkas"
-
-_NUMBERS = {
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "int64": TensorProto.INT64,
-}
+from frontends.onnx.core.own_models import NUMBERS, Declared, model_bytes
 
 
 class Unsupported(Exception):  # noqa: N818 - a signal: the estimator stays with scikit-learn
@@ -126,7 +118,7 @@ class Emitter:
 
     def cast(self, name: str, have: str, want: str) -> str:
         """The same elements in another type."""
-        return name if have == want else self.op("Cast", name, to=_NUMBERS[want])
+        return name if have == want else self.op("Cast", name, to=NUMBERS[want])
 
     def in_type(self, x: Features, dtype: str) -> Features:
         """Features in another type."""
@@ -181,18 +173,11 @@ class Emitter:
     def model(self, outputs: dict[str, tuple[str, str, int]]) -> bytes:
         """The bytes of the model.  outputs : by their names the value, its type and its rank"""
         ends = [self.op_named("Identity", value, name) for name, (value, _, _) in outputs.items()]
-        infos = [
-            helper.make_tensor_value_info(n, _NUMBERS[d], ["N", *[None] * (r - 1)])
-            for n, (_, d, r) in outputs.items()
+        infos: list[Declared] = [
+            (n, d, ["N", *[None] * (r - 1)]) for n, (_, d, r) in outputs.items()
         ]
-        rows = helper.make_tensor_value_info(
-            "X", _NUMBERS[self.input.dtype], ["N", self.input.width]
-        )
-        graph = helper.make_graph([*self.nodes, *ends], "estimator", [rows], infos, self.constants)
-        versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-        made = helper.make_model(graph, opset_imports=versions, ir_version=10)
-        data: bytes = made.SerializeToString(deterministic=True)
-        return data
+        rows = ("X", self.input.dtype, ["N", self.input.width])
+        return model_bytes("estimator", [*self.nodes, *ends], [rows], infos, self.constants)
 
     @staticmethod
     def op_named(kind: str, value: str, name: str) -> Any:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from frontends.onnx.core.own_models import DOMAIN
 from frontends.sklearn.decisions import classified, column, largest, probabilities
-from frontends.sklearn.emitter import DOMAIN, Emitter, Features, Unsupported
+from frontends.sklearn.emitter import Emitter, Features, Unsupported
 from frontends.sklearn.registry import Output, Results, predictor
 
 #: scikit-learn refuses numbers beyond those of float32.

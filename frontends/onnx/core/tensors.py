@@ -48,6 +48,9 @@ ELEMENT_TYPES: dict[int, DType] = {
     TensorProto.BFLOAT16: BFLOAT16,
 }
 
+#: Names of element types in schemas that differ from numpy's.
+SCHEMA_TYPES = {"float32": "float", "float64": "double"}
+
 _FIELDS = {
     FLOAT32: "float_data",
     FLOAT64: "double_data",

@@ -13,7 +13,13 @@ from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.narrow_types import NARROW_TYPES, narrow_array
 from frontends.onnx.core.node import Known, Node, Unsupported, Value
 from frontends.onnx.core.schemas import added_schema
-from frontends.onnx.core.tensors import ELEMENT_TYPES, string_array, tensor_array, type_name
+from frontends.onnx.core.tensors import (
+    ELEMENT_TYPES,
+    SCHEMA_TYPES,
+    string_array,
+    tensor_array,
+    type_name,
+)
 from frontends.onnx.model.loading import describe
 from poly.errors import ModelError
 
@@ -139,14 +145,10 @@ def _tensor(tensor: TensorProto, where: str, folder: Path | None) -> np.ndarray 
     return tensor_array(tensor, where, folder)
 
 
-#: Names of the schemas that differ from numpy's.
-_SCHEMA_TYPES = {"float32": "float", "float64": "double"}
-
-
 def _check_type(
     node: Node, type_str: str, formal: str, value: Value, allowed: Mapping[str, set[str]]
 ) -> None:
-    name = f"tensor({_SCHEMA_TYPES.get(value.dtype.name, value.dtype.name)})"
+    name = f"tensor({SCHEMA_TYPES.get(value.dtype.name, value.dtype.name)})"
     types = allowed.get(type_str, {type_str})
     if name not in types:
         raise node.fail(f"input '{formal}' is {value.dtype}, which the operator does not accept")

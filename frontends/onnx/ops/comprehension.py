@@ -7,18 +7,15 @@ from collections.abc import Sequence
 
 from frontends.onnx.core.comprehension_text import function, parsed
 from frontends.onnx.core.node import Compute, Node, Result, Value
+from frontends.onnx.core.own_models import DOMAIN
 from frontends.onnx.core.symbolic_dims import Dim, Extent
-from frontends.onnx.core.tensors import ELEMENT_TYPES
+from frontends.onnx.core.tensors import ELEMENT_TYPES, SCHEMA_TYPES
 from frontends.onnx.ops.contrib_schemas import contrib
 from poly.errors import LanguageError, ProgramError
 from poly.ir.expr import Const, Size
 from poly.ir.program import Program
 
-DOMAIN = "farkas"
-
-_TYPES = " ".join(
-    {"float32": "float", "float64": "double"}.get(t.name, t.name) for t in ELEMENT_TYPES.values()
-)
+_TYPES = " ".join(SCHEMA_TYPES.get(t.name, t.name) for t in ELEMENT_TYPES.values())
 
 
 @contrib(

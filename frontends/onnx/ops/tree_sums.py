@@ -12,10 +12,10 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import declare, function, line
 from frontends.onnx.core.node import Compute, Node, Result
+from frontends.onnx.core.own_models import DOMAIN
 from frontends.onnx.ml.common import Rows
 from frontends.onnx.ml.ensembles import ensemble_of
 from frontends.onnx.ml.tree_programs import sums_of
-from frontends.onnx.ops.comprehension import DOMAIN
 from frontends.onnx.ops.contrib_schemas import contrib
 from poly.ir.dtypes import FLOAT64
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Tests that do not pass, each with the reason; none of them compares results.
 KNOWN = {
     "test_contract_expression_checks": "wrong ranks are an ArgumentError, where numpy's is another",
-    "test_type_errors": "out= that is no array is an ArgumentError, not a TypeError",
+    "test_type_errors": "out= that is not an array is an ArgumentError, not a TypeError",
     "test_auto_backend_custom_array_no_tensordot": "the plugin names another backend than numpy",
 }
 

@@ -11,9 +11,10 @@ from onnx import helper
 
 import farkas as fk
 from frontends.aten import convert  # noqa: F401 - fills the registry
-from frontends.aten.emitter import DOMAIN, OPSET, Emitter, element_type
+from frontends.aten.emitter import Emitter
 from frontends.aten.registry import LOWERINGS
 from frontends.aten.values import Ref, Unsupported, axes_of
+from frontends.onnx.core.own_models import model_bytes
 
 RNG = np.random.default_rng(7)
 ARRAYS: dict[str, np.ndarray] = {
@@ -22,6 +23,7 @@ ARRAYS: dict[str, np.ndarray] = {
     "row": RNG.standard_normal((1, 4)).astype("f"),
     "n": RNG.integers(-9, 9, (3, 4)),
     "some": RNG.integers(0, 2, (3, 4)).astype(bool),
+    "edges": np.array([-1, np.inf, -np.inf, 1e-9], "f"),
     "at": np.array([2, 0, 2]),
     "across": np.array([[1], [3], [0]]),
     "image": RNG.standard_normal((2, 3, 6, 5)).astype("f"),
@@ -75,6 +77,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("fmod.Scalar", {"self": "n", "other": 4}, np.fmod(N, 4)),
     ("pow.Tensor_Scalar", {"self": "x", "exponent": 3}, X**3),
     ("log1p.default", {"self": "some"}, np.log1p(SOME.astype("f"))),
+    ("log1p.default", {"self": "edges"}, np.array([-np.inf, np.inf, np.nan, 1e-9], "f")),
     ("expm1.default", {"self": "x"}, np.expm1(X)),
     ("erfc.default", {"self": "x"}, erfc(X)),
     ("sign.default", {"self": "n"}, np.sign(N)),
@@ -164,15 +167,12 @@ def results() -> tuple[list[list[np.ndarray]], dict[str, np.ndarray]]:
             e.nodes.append(helper.make_node("Identity", [ref.name], [f"out{number}_{k}"]))
             outputs.append((f"out{number}_{k}", ref.dtype))
         names.append([f"out{number}_{k}" for k in range(len(own))])
-    outputs += [(name, "int32") for name, _ in e.checks]
-    ports = [helper.make_tensor_value_info(r.name, element_type(r.dtype), r.shape)
-             for r in refs.values()]  # fmt: skip
-    infos = [helper.make_tensor_value_info(n, element_type(d), None) for n, d in outputs]
-    graph = helper.make_graph(e.nodes, "cases", ports, infos, e.constants)
-    versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=versions, ir_version=10)
-    found = fk.compile_onnx(model.SerializeToString()).run(ARRAYS)
-    return [[found[n] for n in own] for own in names], {n: found[n] for n, _ in e.checks}
+    outputs += [(check.name, "int32") for check in e.checks]
+    ports = [(r.name, r.dtype, r.shape) for r in refs.values()]
+    ends = [(n, d, None) for n, d in outputs]
+    model = model_bytes("cases", e.nodes, ports, ends, e.constants)
+    found = fk.compile_onnx(model).run(ARRAYS)
+    return [[found[n] for n in own] for own in names], {c.name: found[c.name] for c in e.checks}
 
 
 @pytest.mark.parametrize(
