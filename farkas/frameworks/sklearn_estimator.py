@@ -80,7 +80,7 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
 
     An estimator that is fitted already is copied at the first call, without `fit`; that of a
     ``FrozenEstimator`` is not.  Pickles are compiled again, or found in the cache, at the first
-    call.
+    call.  Do not fit `estimator_` itself: what is compiled would not follow.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class Served:
             return None
         if self._classes is None or method != "predict":
             return result
-        result = self._classes.take(result)
+        result = self._classes[result]
         if "sure" not in found or _all_positive(found["sure"]):
             return result
         if self.leading is not None or self.made.categories:

@@ -1,9 +1,10 @@
 """Comprehensions that combine, for each row and target, the weights of leaves of trees.
 
 A few rows *walk*: the node that a row has reached in a tree is a recurrence over the depth, and
-leaves are their own children, so that all paths are equally long.  Many rows answer the questions
-of whole blocks of a tree at once (`frontends.onnx.ml.blocks`), with rows as lanes of vectors; a
-few rows do so with trees as lanes, if a tree is one block.
+leaves are their own children, so that all paths are equally long.  A step has to wait for the one
+before, so that all trees take a step, or many rows do, before any takes the next one.  Many rows
+answer the questions of whole blocks of a tree at once (`frontends.onnx.ml.blocks`), with rows as
+lanes of vectors; a few rows do so with trees as lanes, if a tree is one block.
 """
 
 from __future__ import annotations
@@ -163,36 +164,57 @@ def _walk_in_pairs(
         ("R", INT32, np.append(new[trees.roots], count - 1)[leaves.order]),
         ("W", leaves.dtype, weights),
     ]
-    each, at = {"n": rows.count, "t": number}, "P[n,t,d]"
+    if rows.count >= LEAST_LANES > number:
+        return _sums(rows, tables, _walk_of_rows(rows, trees, leaves, targets, combine))
+    each, at = {"n": rows.count, "t": number}, "P[n,d,t]"
     lines = [
         *_columns(rows, nan=True),
-        declare("P", INT32, (rows.count, number, trees.depth + 1)),
-        line("P[n,t,0] = R[t]", each),
+        declare("P", INT32, (rows.count, trees.depth + 1, number)),
+        line("P[n,0,t] = R[t]", each),
         line(
-            f"P[n,t,d + 1] = first[{at}] + int32(cols[n,F[{at}]] > V[{at}])",
-            {**each, "d": trees.depth},
+            f"P[n,d + 1,t] = first[{at}] + int32(cols[n,F[{at}]] > V[{at}])",
+            {"n": rows.count, "d": trees.depth, "t": number},
         ),
         *_ends(rows, trees, leaves, targets, combine),
     ]
     return _sums(rows, tables, lines)
 
 
+def _walk_of_rows(
+    rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str
+) -> list[str]:
+    """The same walks for a few trees, with rows side by side."""
+    cut, number, depth = _RowBlocks.of(rows), len(leaves.order), trees.depth
+    each, at = {"b": cut.outer, "t": number, "r": cut.lanes}, "P[b,d,t,r]"
+    lines = [
+        *_features(rows, cut, nan=True),
+        declare("P", INT32, (cut.outer, depth + 1, number, cut.lanes)),
+        line("P[b,0,t,r] = R[t]", each),
+        line(
+            f"P[b,d + 1,t,r] = first[{at}] + int32(cols[b,F[{at}],r] > V[{at}])",
+            {"b": cut.outer, "d": depth, "t": number, "r": cut.lanes},
+        ),
+    ]
+    place = f"P[b,{depth},{{t}},r]"
+    return lines + _sums_of_lanes(rows, leaves, targets, combine, cut, place)
+
+
 def _ends(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> list[str]:
     """Statements that combine the weights of the leaves that rows reach."""
     lines = _others(rows, leaves, targets)
     if leaves.is_grouped:
-        end = f"P[n,{leaves.each}*k + g,{trees.depth}]"
+        end = f"P[n,{trees.depth},{leaves.each}*k + g]"
         ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
         return [*lines, line(f"Q[n,k + {leaves.first}] {combine} W[{end}]", ranges)]
     ranges = {"n": rows.count, "k": targets, "t": len(leaves.order)}
-    return [*lines, line(f"Q[n,k] {combine} W[P[n,t,{trees.depth}],k]", ranges)]
+    return [*lines, line(f"Q[n,k] {combine} W[P[n,{trees.depth},t],k]", ranges)]
 
 
 def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> Sums:
     """One step down all trees at a time."""
     dtype, depth, count = rows.dtype, trees.depth, len(trees.yes) + 1
     number = len(leaves.order)
-    x, at = rows.number(feature="F[P[n,t,d]]"), "P[n,t,d]"
+    x, at = rows.number(feature="F[P[n,d,t]]"), "P[n,d,t]"
     question = f"{x} <= V[{at}]"
     tables: list[_Table] = [
         ("F", INT32, np.append(trees.features, 0)),
@@ -209,10 +231,11 @@ def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: s
         question = f"({question}) or N[{at}] != 0 and isnan({x})"
         tables.append(("N", INT32, np.append(trees.nan_yes, False)))
     each = {"n": rows.count, "t": number}
+    steps = {"n": rows.count, "d": depth, "t": number}
     lines = [
-        declare("P", INT32, (rows.count, number, depth + 1)),
-        line("P[n,t,0] = R[t]", each),
-        line(f"P[n,t,d + 1] = select({question}, yes[{at}], no[{at}])", {**each, "d": depth}),
+        declare("P", INT32, (rows.count, depth + 1, number)),
+        line("P[n,0,t] = R[t]", each),
+        line(f"P[n,d + 1,t] = select({question}, yes[{at}], no[{at}])", steps),
         *_ends(rows, trees, leaves, targets, combine),
     ]
     return _sums(rows, tables, lines)
@@ -257,13 +280,13 @@ def _answers(
         tables += _group_tables(rows, trees, group, number)
         lines += _group_answers(trees, group, number, start, cut)
         start += len(group.masks)
-    leaf = "J[b,{t},r]"
+    place = "{t},J[b,{t},r]"
     if following is not None:
         tables.append(("root", INT32, np.where(order < 0, 0, order)))
         tables.append(("next", INT32, following[order]))
         lines += _second_leaves(len(order), cut)
-        leaf = "H[b,{t},r]"
-    lines += _sums_of_lanes(rows, leaves, targets, combine, cut, leaf)
+        place = "{t},H[b,{t},r]"
+    lines += _sums_of_lanes(rows, leaves, targets, combine, cut, place)
     return _sums(rows, tables, lines)
 
 
@@ -314,17 +337,17 @@ def _second_leaves(number: int, cut: _RowBlocks) -> list[str]:
 
 
 def _sums_of_lanes(
-    rows: Rows, leaves: _Leaves, targets: int, combine: str, cut: _RowBlocks, leaf: str
+    rows: Rows, leaves: _Leaves, targets: int, combine: str, cut: _RowBlocks, place: str
 ) -> list[str]:
-    """Q[n,k]: the combined weights; `leaf` is the leaf of a tree {t}, as text."""
+    """Q[n,k]: the combined weights; `place` is that of the leaf of a tree {t} in W, as text."""
     ranges = {"b": cut.outer, "k": leaves.count, "r": cut.lanes}
     lines = [declare("sums", leaves.dtype, (cut.outer, leaves.count, cut.lanes))]
     if leaves.is_grouped:
         tree = f"{leaves.each}*k + g"
-        value = f"W[{tree},{leaf.format(t=tree)}]"
+        value = f"W[{place.format(t=tree)}]"
         lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "g": leaves.each}))
     else:
-        value = f"W[t,{leaf.format(t='t')},k]"
+        value = f"W[{place.format(t='t')},k]"
         lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": len(leaves.order)}))
     row = f"{cut.lanes}*b + r"
     guards = [f"{row} < {rows.count}"] if cut.is_partial(rows) else []

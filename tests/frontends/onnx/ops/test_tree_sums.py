@@ -67,6 +67,60 @@ def test_sums(dtype: str, rows: int, trees: int) -> None:
     np.testing.assert_allclose(found, want, rtol=1e-14)
 
 
+def grown(random: np.random.Generator, count: int) -> dict[str, Any]:
+    """Trees of 1,500 questions each, some of their paths long."""
+    found: dict[str, list[Any]] = {name: [] for name in TREE}
+    for _ in range(count):
+        start, leaves = len(found["yes"]), [0]
+        yes, no = [-1], [-1]
+        for _ in range(1500):
+            at = leaves.pop(int(random.integers(max(0, len(leaves) - 50), len(leaves))))
+            yes[at], no[at] = len(yes), len(yes) + 1
+            leaves += [yes[at], no[at]]
+            yes += [-1, -1]
+            no += [-1, -1]
+        found["roots"].append(start)
+        found["yes"] += [y + start if y >= 0 else -1 for y in yes]
+        found["no"] += [n + start if n >= 0 else -1 for n in no]
+        found["features"] += random.integers(0, 2, len(yes)).tolist()
+        found["thresholds"] += random.normal(size=len(yes)).astype(np.float32).tolist()
+        found["missing"] += random.integers(0, 2, len(yes)).tolist()
+        for target in range(2):
+            found["leaves"] += [leaf + start for leaf in leaves]
+            found["targets"] += [target] * len(leaves)
+            found["weights"] += random.normal(size=len(leaves)).tolist()
+    return found
+
+
+def walked(tables: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    """The sums, row by row."""
+    weights = dict(
+        zip(zip(tables["leaves"], tables["targets"], strict=True), tables["weights"], strict=True)
+    )
+    sums = np.zeros((len(x), 2))
+    for row, own in zip(x, sums, strict=True):
+        for here in tables["roots"]:
+            while tables["yes"][here] >= 0:
+                value = row[tables["features"][here]]
+                lost = np.isnan(value) and tables["missing"][here]
+                side = "yes" if lost or value <= tables["thresholds"][here] else "no"
+                here = tables[side][here]
+            own += [weights[here, 0], weights[here, 1]]
+    return sums
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [1, 20, 200])
+@pytest.mark.parametrize("trees", [1, 3, 20])
+def test_grown_trees(dtype: str, rows: int, trees: int) -> None:
+    """Trees that are too large for blocks: one or many of them, on few rows or many."""
+    random = np.random.default_rng(1)
+    tables, x = grown(random, trees), random.normal(size=(rows, 2)).astype(dtype)
+    x[random.random(x.shape) < 0.1] = np.nan
+    found = fk.compile_onnx(model(dtype, tables)).run({"X": x})["sums"]
+    np.testing.assert_allclose(found, walked(tables, x), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
