@@ -12,7 +12,7 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import dimension_at, result_of
 from poly.strategy.common.tactic import Group
-from poly.strategy.cpu.register_tile import Contraction, find_contraction, reuse_of
+from poly.strategy.cpu.register_tile import USUAL, Contraction, find_contraction, reuse_of
 from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
 
 
@@ -67,7 +67,7 @@ def cost_of(
     Accesses that are not contiguous along the lanes are transposed: the result, and each packed
     element as often as it is used for another result.
     """
-    extents = {x: core.extent(x) or 64 for x in s.loops}
+    extents = {x: core.extent(x) or USUAL for x in s.loops}
     length = prod(extents[r] for r in core.reductions) / (core.dot.group if core.dot else 1)
     extent = extents[core.v]
     moving = [r for r in s.source.reads if core.v in loops_of_read(r)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from math import prod
 
 from poly.buffers.promotion import BUFFER_LIMIT
 from poly.deps.scop import Scop, ScopStatement
@@ -37,6 +38,10 @@ FULL = 0.8
 UNROLLED_TAPS = 11
 #: An operand is packed if each of its elements is used at least this often.
 PACKING_REUSE = 1.5
+#: The assumed extent of a loop of unknown extent.
+USUAL = 64
+#: With so many terms in a sum, or uses of an element of an operand, moving elements is cheap.
+SURE = 32
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,18 @@ class _Update:
         height = self.extents.get(w) if w else 1
         return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
 
+    def is_risky(self, found: Contraction) -> bool:
+        """Whether packing operands, or transposing results, may not pay for some unknown sizes."""
+        if None not in self.extents.values():
+            return False
+        known = {x: e or 1 for x, e in self.extents.items()}
+        length = prod(known[r] for r in found.reductions)
+        return length < SURE or any(
+            reuse_of(self.s, r, {**self.extents, **known}) < SURE
+            for r in self.reads
+            if found.v in self.moves[r]
+        )
+
     def score(
         self, found: Contraction, moving: list[Read], scattered: bool, repacked: int
     ) -> tuple[int, ...]:
@@ -240,8 +257,8 @@ class _Update:
             int(full),
             lanes * (found.dot.group if found.dot else 1),
             int(bool(found.w)),
-            # Whether packing operands or transposing results pays depends on sizes: both are risky.
-            int(None in extents.values() and plain and not scattered and not found.packed),
+            # Packing operands or transposing results pays if it is worth it for known sizes alone.
+            int(self.is_risky(found) and plain and not scattered and not found.packed),
             -repacked,
             # The more loops reuse the vector operand, the less packing and loading it costs.
             sum(all(x not in self.moves[r] for r in moving) for x in self.free),
@@ -279,18 +296,13 @@ def _row_loop(
 
 
 def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> float:
-    """How often an element of a read is used: instances over elements, as far as extents are known.
+    """How often an element of a read is used: instances over elements.
 
-    Loops of unknown extent that do not move it count as large.
+    Loops of unknown extent that do not move it are taken as `USUAL`, others as 1.
     """
     loops = loops_of_read(read)
-    if any(extents[x] is None for x in s.loops):
-        reused = any(x not in loops and extents[x] != 1 for x in s.loops)
-        return float(PACKING_REUSE if reused else 1)
-    instances = 1
-    for x in s.loops:
-        instances *= extents[x] or 1
-    return instances / elements_read([read], extents)
+    usual = {x: e or (1 if x in loops else USUAL) for x, e in extents.items()}
+    return prod(usual[x] for x in s.loops) / elements_read([read], usual)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from poly.strategy.common.queries import (
 from poly.strategy.cpu.register_tile import (
     IN_FLIGHT,
     UNROLLED_TAPS,
+    USUAL,
 )
 
 #: Vectors of a row are unrolled if that gives no more multiply-adds than this.
@@ -42,8 +43,6 @@ UNROLLED = 400
 MOST_ROWS, LOADED = 14, 10
 #: The most rows of a tile if their number is unknown: images often have a multiple of 7.
 OPEN_ROWS = 7
-#: The assumed extent of a loop of unknown extent.
-USUAL = 64
 #: The cost of a multiply-add with its load: of adjacent elements, and of every other element.
 LOAD, LOAD_EVEN = 1.7, 3.3
 #: Cycles to transpose and move one vector.
