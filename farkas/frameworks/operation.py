@@ -9,6 +9,7 @@ from typing import Any
 from farkas.kernels.kernel import Kernel, compile
 from farkas.kernels.source_text import read_text
 from farkas.targets.compile_program import ScheduleLike
+from farkas.targets.find_target import CompilerLike
 from poly.errors import ArgumentError
 from poly.ir.dtypes import DTYPES, FLOAT32, DType
 from poly.ir.expr import INTEGER_MEANING, Const, Expr, Op, Size, sizes_of
@@ -25,10 +26,18 @@ class Operation:
     inputs, outputs : names, in order
     asked : the sizes that no input's shape determines, which calls give by name
     exact, schedule : as for `farkas.compile`
+    compiler : gives the C compiler for kernels on the CPU, None for the default
     """
 
-    def __init__(self, text: str, exact: bool = False, schedule: ScheduleLike = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        exact: bool = False,
+        schedule: ScheduleLike = None,
+        compiler: Callable[[], CompilerLike] = lambda: None,
+    ) -> None:
         self.text, self.exact, self.schedule = text, exact, schedule
+        self._compiler = compiler
         self._source = read_text(text)
         self._programs: dict[tuple[DType, ...], Program] = {}
         self._kernels: dict[str, Kernel] = {}
@@ -69,7 +78,11 @@ class Operation:
         with self._lock:
             if target not in self._kernels:
                 self._kernels[target] = compile(
-                    self.text, exact=self.exact, schedule=self.schedule, target=target
+                    self.text,
+                    exact=self.exact,
+                    schedule=self.schedule,
+                    target=target,
+                    cc=self._compiler() if target == "cpu" else None,
                 )
             return self._kernels[target]
 

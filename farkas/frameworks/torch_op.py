@@ -10,6 +10,7 @@ from typing import Any
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
 from farkas.frameworks.operation import Operation, dtype_called, output_shapes
+from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.dtypes import DType
@@ -59,7 +60,7 @@ def op(
     ToolchainError : torch is not installed.
     """
     torch = _torch()
-    operation = Operation(text, exact, schedule)
+    operation = Operation(text, exact, schedule, compiler)
     qualified = _qualified(name or operation.name)
     if not operation.inputs:
         raise ArgumentError(f"{qualified} has no inputs: torch chooses what runs by its tensors")

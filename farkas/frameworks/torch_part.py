@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from farkas.frameworks.torch_threads import compiler
 from farkas.networks.compile_onnx import compile_onnx
 from farkas.networks.network import Network
 from frontends.aten.convert import Converted, convert
@@ -147,7 +148,7 @@ class CompiledPart:
         self._inputs = [*map(_Input, converted.inputs, orders)]
         self._results = [*zip(converted.outputs, results, strict=True)]
         threads = threads or import_module("torch").get_num_threads()
-        self.network: Network = compile_onnx(converted.model, threads=threads)
+        self.network: Network = compile_onnx(converted.model, threads=threads, cc=compiler())
         #: What runs the nodes where compiled code cannot.
         self.fallback: Any = None
         self._failed = False

@@ -82,7 +82,7 @@ def team_flags(toolchain: Toolchain) -> Toolchain:
     """The toolchain with the flags for kernels on our threads.
 
     It is `toolchain` itself if its compiler is not for Linux or has no OpenMP, if it has these
-    flags, or if ``FARKAS_OPENMP=compiler``.
+    flags or is not to have them, or if ``FARKAS_OPENMP=compiler``.
 
     Raises
     ------
@@ -94,6 +94,8 @@ def team_flags(toolchain: Toolchain) -> Toolchain:
             f"{ENVIRONMENT} is {chosen!r}: set it to 'compiler', for the OpenMP library of the "
             "compiler, or not at all"
         )
+    if not toolchain.own_threads:
+        return toolchain
     plain = toolchain.flags
     if toolchain.kind == "clang":
         plain = (*(f for f in plain if f not in (OPENMP, UNKNOWN_PRAGMAS)), *toolchain.unlinked)
@@ -104,6 +106,27 @@ def team_flags(toolchain: Toolchain) -> Toolchain:
         flags=(*plain, *FLAGS),
         link_flags=(*toolchain.link_flags, *link_flags(toolchain.kind)),
     )
+
+
+def on_threads_of_process(toolchain: Toolchain) -> Toolchain:
+    """A toolchain whose kernels run on the threads of the OpenMP library in this process, if there
+    is one that they can call; else `toolchain` itself.
+
+    The threads of a library wait for its next loop on their processors, for 10 ms and more.  Where
+    another library's loops take turns with ours, as torch's do, ours would find no processor free.
+    """
+    if toolchain.kind != "gcc" or not toolchain.openmp or not _is_loaded("libgomp.so.1"):
+        return toolchain
+    return replace(toolchain, own_threads=False)
+
+
+def _is_loaded(library: str) -> bool:
+    """Whether a library, or one that takes its place, is in this process."""
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (OSError, AttributeError):  # not loaded; not on this system
+        return False
+    return True
 
 
 def threads_of(toolchain: Toolchain) -> str:

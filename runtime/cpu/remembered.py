@@ -67,14 +67,15 @@ def at_hand(toolchain: Toolchain) -> Toolchain:
     if toolchain.remembered is None:
         return toolchain
     try:
-        return find_toolchain(toolchain.remembered or None)
+        found = find_toolchain(toolchain.remembered or None)
     except ToolchainError as error:
         raise ToolchainError(f"something is not compiled yet, and {error}") from error
+    return replace(found, own_threads=toolchain.own_threads)
 
 
 def toolchain_data(toolchain: Toolchain) -> dict[str, Any]:
     """The description of a compiler as JSON data."""
-    return asdict(replace(toolchain, remembered=None))
+    return asdict(replace(toolchain, remembered=None, own_threads=True))
 
 
 def read_toolchain(data: Any, asked: str = "") -> Toolchain:

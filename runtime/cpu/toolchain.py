@@ -83,6 +83,8 @@ class Toolchain:
                              the threads of `runtime.cpu.openmp_pool`; empty if there are none
     remembered : str         None if it was found here; else it may not be there, and this is what
                              `runtime.cpu.remembered.at_hand` looks for, a path or ""
+    own_threads : bool       whether kernels run on the threads of `runtime.cpu.openmp_pool`, where
+                             that is possible, and not on those of the compiler's OpenMP library
     notes : tuple of str     what this compiler lacks, in words, for `farkas show` and messages
     """
 
@@ -98,6 +100,7 @@ class Toolchain:
     notes: tuple[str, ...] = ()
     unlinked: tuple[str, ...] = ()
     remembered: str | None = None
+    own_threads: bool = True
 
     @property
     def command(self) -> tuple[str, ...]:

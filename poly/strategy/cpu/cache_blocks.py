@@ -25,7 +25,7 @@ from poly.ir.accesses import elements_read, loops_of_read, vector_stride
 from poly.ir.expr import Read
 from poly.machine.cpu import Machine
 from poly.strategy.common.queries import balance
-from poly.strategy.cpu.packing import is_packed, reduction_order
+from poly.strategy.cpu.packing import is_apart, is_packed, reduction_order
 from poly.strategy.cpu.register_tile import Contraction
 
 #: Fractions of the second cache: for the packed operand of one tile over a whole reduction, for
@@ -88,26 +88,23 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         iterations = machine.l2 // PART // (size * core.width * len(vectors))
         cut = cut_loops(reduction_order(core), extents, max(8, iterations))
     if cut and core.shaped:
-        share = _share(core, after, extents, machine.cores)
-        unknown = [n for n, x in enumerate(after) if extents[x] is None]
-        if unknown:
-            # Rows of one image, since there may be only one.
-            before, after = (*before, *after[: unknown[-1]]), after[unknown[-1] :]
-            share = (after[0], OPEN_OTHERS)
-        return Blocks(before, core.width, share, tuple(cut.items()), inside=after)
+        return _of_images(core, before, after, extents, cut, machine)
     block = {**whole, **cut}
     tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // core.width)
-    least = machine.l2 // 2 if cut else machine.l2 * STREAMED
+    # Rows that are far apart are packed as well, for all tiles of a packed block.
+    apart = any(is_apart(scop, r, core) for r in streams)
+    least = machine.l2 // ROWS if apart else machine.l2 // 2 if cut else machine.l2 * STREAMED
     outside, rows, inside = _rows(core, after, extents, streams, block, size, machine, least)
     if tiles == 1 or (rows is None and not outside):
         outside, rows, inside = (), None, after
     packed = any(is_packed(r, core) for r in vectors)
-    alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
+    balanced = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
     most = max(1, BUFFER_LIMIT // max(1, packed_bytes(block)))
     per_block, even = _packed_tiles(tiles, most, machine.cores)
-    share = None if even or alone else _share(core, after, extents, machine.cores)
+    share = None if even or balanced else _share(core, after, extents, machine.cores)
     # Each thread packs a block of its own, or threads share the rows of one.
-    if not cut and rows is None and not outside and not (packed and share and tiles == 1):
+    alone = packed and share and tiles == 1
+    if not cut and rows is None and not outside and not alone and not (packed and apart):
         batch = packed_bytes({**whole, **{x: extents[x] for x in before}})
         fits = all(extents[x] is not None for x in (core.v, *before)) and (
             batch <= machine.l2 // WHOLE
@@ -121,6 +118,24 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     if not packed and not cut:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
     return Blocks(before, per_block * core.width, share, tuple(cut.items()), outside, rows, inside)
+
+
+def _of_images(
+    core: Contraction,
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    extents: Mapping[str, int | None],
+    cut: Mapping[str, int],
+    machine: Machine,
+) -> Blocks:
+    """The blocks where filter taps bound the rows, and a reduction is cut."""
+    share = _share(core, after, extents, machine.cores)
+    unknown = [n for n, x in enumerate(after) if extents[x] is None]
+    if unknown:
+        # Rows of one image, since there may be only one.
+        before, after = (*before, *after[: unknown[-1]]), after[unknown[-1] :]
+        share = (after[0], OPEN_OTHERS)
+    return Blocks(before, core.width, share, tuple(cut.items()), inside=after)
 
 
 def _image_by_image(core: Contraction, reads: list[Read], others: tuple[str, ...]) -> Blocks:
@@ -211,11 +226,20 @@ def _rows(
         most = 1024 if extent is None else extent
         while count * 2 <= most and bytes_of({**inner, x: count * 2}) <= budget:
             count *= 2
+        count = _even(count, step, extent)
         inside = tuple(y for y in loops[position + 1 :] if y != core.w)
         if count == 1 and x != core.w:
             return loops[: position + 1], None, inside
         return loops[:position], (x, count), (*inside, *((x,) if x != core.w else ()))
     return (), None, after
+
+
+def _even(block: int, step: int, extent: int | None) -> int:
+    """A block of a loop, in whole steps, with which all of its blocks are about equally long."""
+    if extent is None or block >= extent:
+        return block
+    blocks = -(-extent // block)
+    return -(-extent // (blocks * step)) * step
 
 
 def _packed_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
@@ -226,7 +250,7 @@ def _packed_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
         packed_blocks = -(-tiles // count)
         rounds = -(-packed_blocks // cores)
         if rounds * count * cores <= tiles * (1 + IDLE):
-            return count, True
+            return -(-tiles // packed_blocks), True
     return min(most, tiles), False
 
 

@@ -25,8 +25,8 @@ from poly.tree.kinds import Scope
 #: Rows a multiple of this many bytes apart map to the same set of the first cache, which has room
 #: for a line of each as long as they take no more than this part of it.
 ALIASING, ALIASING_PART = 4096, 2 / 3
-#: Accesses at least this many bytes apart need a TLB entry each.
-PAGE = 4096
+#: Bytes between accesses that are adjacent, and that no prefetching brings.
+LINE, FAR = 64, 1024
 
 
 def unrolled_reductions(core: Contraction) -> list[str]:
@@ -155,7 +155,6 @@ def pack_rows(
         there are several, it is used by several tiles
     """
     s = schedule.scop.statement(core.statement)
-    inmost = reduction_order(core)[-1]
     most = machine.l1 // ALIASING * ALIASING_PART
     for read in s.source.reads:
         dim = plain_dimension(read, core.w) if core.w else None
@@ -168,16 +167,29 @@ def pack_rows(
             continue
         if wider_type(schedule, read):
             continue  # see `poly.strategy.cpu.conversions`
-        along = plain_dimension(read, inmost)
-        apart = along is not None and _stride(schedule, read, along) >= PAGE
-        if _stride(schedule, read, dim) % ALIASING == 0 or (apart and len(loops) > 1):
+        if is_apart(schedule.scop, read, core) and len(loops) > 1:
+            rest = [d for d in range(len(read.indices)) if d != dim]
+            layout = Layout((dim, *rest), ((dim, core.rows),))
+            schedule = _promoted(schedule, core.statement, loops[:-1], read.tensor, layout)
+        elif _stride(schedule.scop, read, dim) % ALIASING == 0:
             schedule = _promoted(schedule, core.statement, loops, read.tensor)
     return schedule
 
 
-def _stride(schedule: Schedule, read: Read, dim: int) -> int:
+def is_apart(scop: Scop, read: Read, core: Contraction) -> bool:
+    """Whether a tile's rows of an operand are adjacent, and far apart from one iteration of the
+    reduction to the next.
+    """
+    dim = plain_dimension(read, core.w) if core.w else None
+    along = plain_dimension(read, reduction_order(core)[-1])
+    if dim is None or along is None or core.v in loops_of_read(read):
+        return False
+    return _stride(scop, read, dim) <= LINE < FAR <= _stride(scop, read, along)
+
+
+def _stride(scop: Scop, read: Read, dim: int) -> int:
     """The stride of a dimension in bytes, with 1 for unknown extents."""
-    tensor = schedule.program.tensors[read.tensor]
+    tensor = scop.program.tensors[read.tensor]
     known = (int(e.value) for e in tensor.shape[dim + 1 :] if isinstance(e, Const))
     return tensor.dtype.bytes * prod(known)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -343,3 +345,23 @@ def test_exported_programs_that_cannot_be_compiled() -> None:
         fk.compile_torch(exported)
     with pytest.raises(fk.ArgumentError, match=r"torch\.export\.export returns, not a Net"):
         fk.compile_torch(Net())
+
+
+def test_kernels_run_on_the_threads_of_torch() -> None:
+    """Else each would find the other's threads waiting on every processor: ours are not loaded."""
+    code = """
+import torch, farkas
+
+x = torch.rand(64, 64)
+def f(x):
+    return torch.relu(x @ x) + 1
+found = torch.compile(f, backend="farkas", options={"threads": 2})(x)
+assert torch.allclose(found, f(x), rtol=1e-4)
+twice = farkas.torch.op("Y[i,j] = 2 * X[i,j]", name="test_threads::twice")
+assert torch.equal(twice(x), 2 * x)
+print("team.so" in open("/proc/self/maps").read())
+farkas.compile("Y[i,j] = 2 * X[i,j]", threads=2)(x)
+print("team.so" in open("/proc/self/maps").read())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\nTrue\n"
