@@ -46,13 +46,18 @@ void PyEval_RestoreThread(void *);
 
 typedef void kernel(int32_t threads, const int64_t *sizes, void *const *tensors);
 typedef object *allocator(int rank, const intptr_t *shape, object *dtype, int fortran);
+typedef object *exchanger(object *handler);
 
 enum { FASTCALL = 0x80, READABLE = 0x1 | 0x100, WRITEABLE = READABLE | 0x400, MAX_THREADS = 4096 };
+enum { LARGE = 1 << 18 }; /* bytes of results whose memory is kept, see kept_memory.c */
 #define NONE (&_Py_NoneStruct)
 
-/* numpy.ndarray, and PyArray_Empty. */
+/* numpy.ndarray, PyArray_Empty, PyDataMem_SetHandler, and what that is given for large results. */
 static object *array_type;
 static allocator *empty;
+static exchanger *set_handler;
+static object *large_memory;
+void fk_keep_at_most(size_t bytes);
 
 /* A plan, as `record` in fast_call.py writes it: this, then the words below in this order. */
 typedef struct {
@@ -153,17 +158,31 @@ static int apart(const plan *p, char **in, char **out)
     return 1;
 }
 
+/* A new array; NULL if there is no memory for it. */
+static object *new_array(const tensor *t)
+{
+    object *before = t->bytes < LARGE ? NULL : set_handler(large_memory);
+    Py_IncRef((object *)t->dtype); /* which the next line takes */
+    object *made = empty((int)t->rank, (const intptr_t *)t->shape, (object *)t->dtype, 0);
+    if (!made) PyErr_Clear();
+    if (before) {
+        Py_DecRef(set_handler(before));
+        Py_DecRef(before);
+    }
+    return made;
+}
+
 /* The outputs of a call, given or new, each with a reference; 0 if they cannot be had. */
 static int make_outputs(const plan *p, const tensor *t, object *given, object **made)
 {
     int several = given->type == &PyTuple_Type;
+    size_t large = 0;
     if (given != NONE && (several ? PyTuple_Size(given) : 1) != p->outputs) return 0;
     for (int64_t n = 0; n < p->outputs; n++, t = next(t)) {
         object *value;
         if (given == NONE) {
-            Py_IncRef((object *)t->dtype); /* which the next line takes */
-            value = empty((int)t->rank, (const intptr_t *)t->shape, (object *)t->dtype, 0);
-            if (!value) PyErr_Clear();
+            value = new_array(t);
+            if (t->bytes >= LARGE) large += (size_t)t->bytes;
         } else {
             value = several ? PyTuple_GetItem(given, n) : given;
             if (!is_array(value, t, WRITEABLE)) value = NULL;
@@ -175,6 +194,7 @@ static int make_outputs(const plan *p, const tensor *t, object *given, object **
         }
         made[n] = value;
     }
+    if (large) fk_keep_at_most(large);
     return 1;
 }
 
@@ -253,11 +273,13 @@ static object *run(object *plans, object *const *given, intptr_t count)
 static method definition = {"run", run, FASTCALL, "Run a kernel if the arguments fit a plan."};
 
 /* What `PyCFunction_New` needs to make a function of `run`. */
-method *fk_quick(object *type, allocator *function);
-method *fk_quick(object *type, allocator *function)
+method *fk_quick(object *type, allocator *function, exchanger *exchange, object *memory);
+method *fk_quick(object *type, allocator *function, exchanger *exchange, object *memory)
 {
     array_type = type;
     empty = function;
+    set_handler = exchange;
+    large_memory = memory;
     return &definition;
 }
 

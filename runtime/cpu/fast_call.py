@@ -41,12 +41,15 @@ Quick = Callable[[Any, Any, Any, Any], Any]
 MAX_WORKSPACE = 1 << 16
 #: Most tensors of a fast call.
 _MAX_TENSORS = 4096
+#: What numpy calls capsules with a handler; a capsule only points to its name.
+_MEM_HANDLER = b"mem_handler"
 _HEAD = 16  # bytes before an object's value
 _ABI = (0x01000009, 0x02000000)  # numpy's ABI: two versions that agree in what is used here
 #: All names are resolved when the library is loaded, so that a missing one is an error then.
 _FLAGS = ("-Wl,-z,now",)
 _ABOUT = {"quick": True}
-_EMPTY = 184  # index of PyArray_Empty in numpy's function table
+#: Indices of PyArray_Empty and PyDataMem_SetHandler in numpy's function table.
+_EMPTY, _SET_HANDLER = 184, 304
 
 _lock = threading.Lock()
 _makers: dict[tuple[str, ...], Callable[[list[bytes]], Quick]] = {}
@@ -164,10 +167,11 @@ def _load(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick]:
         library, _ = open_library(_sources(), _FLAGS, toolchain, cache, _ABOUT)
         table = _functions_of_numpy()
         setup, probe = library["fk_quick"], library["fk_quick_probe"]
+        memory = _kept_memory(library)
     except (OSError, ToolchainError, CacheError, AttributeError, ImportError):
         return _nothing
-    setup.argtypes, setup.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_void_p
-    method = setup(id(np.ndarray), table[_EMPTY])
+    setup.argtypes, setup.restype = (ctypes.c_void_p,) * 4, ctypes.c_void_p
+    method = setup(id(np.ndarray), table[_EMPTY], table[_SET_HANDLER], id(memory))
     kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     make = kind(("PyCFunction_NewEx", ctypes.pythonapi))
 
@@ -179,6 +183,20 @@ def _load(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick]:
         return _nothing
     _scalars.update(name for name in DTYPES if _scalar_is_known(name))
     return maker
+
+
+#: Handlers of memory as numpy takes them, which arrays point to, and their libraries.
+_handlers: list[tuple[Any, ctypes.CDLL]] = []
+
+
+def _kept_memory(library: ctypes.CDLL) -> Any:
+    """The handler of ``kept_memory.c`` as numpy takes it."""
+    found = library["fk_kept_memory"]
+    found.argtypes, found.restype = (), ctypes.c_void_p
+    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    made = kind(("PyCapsule_New", ctypes.pythonapi))(found(), _MEM_HANDLER, None)
+    _handlers.append((made, library))
+    return made
 
 
 def quick_entry(toolchain: Toolchain, cache: Cache) -> Entry:
@@ -193,8 +211,8 @@ def quick_entry(toolchain: Toolchain, cache: Cache) -> Entry:
 
 
 def _sources() -> dict[str, str]:
-    source = Path(__file__).with_name("fast_call.c")
-    return {source.name: source.read_text()}
+    folder = Path(__file__).parent
+    return {name: (folder / name).read_text() for name in ("fast_call.c", "kept_memory.c")}
 
 
 def _objects_are_known() -> bool:
