@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poly.deps.legality import coincident_members
-from poly.ir.accesses import loops_of_read
+from poly.ir.accesses import loops_of_read, moving_dimensions
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.grouping import CoreOf
@@ -14,7 +14,8 @@ def share_block_loops(schedule: Schedule, machine: Machine, core_of: CoreOf[Mach
     """Move a loop that all statements of a block share outside its steps and onto threads, which
     then need not synchronise at every step.
 
-    Nothing may be reused along that loop, and it has to occupy all threads.
+    Nothing may be reused along that loop, and it has to occupy all threads; or its iterations are
+    farther apart in memory than steps are.
     """
     for names in blocks(schedule):
         schedule = _with_shared_loop(schedule, names, machine)
@@ -47,7 +48,8 @@ def _with_shared_loop(schedule: Schedule, names: tuple[str, ...], machine: Machi
         return schedule
     (loop,) = first
     extent = loop_extents(schedule, names[0])[loop]
-    if extent is None or extent % machine.cores or extent < 2:
+    shares = extent is not None and extent % machine.cores == 0 and extent > 1
+    if not shares and not _steps_are_closer(schedule, names):
         return schedule
     for n in names:
         s = schedule.scop.statement(n)
@@ -66,6 +68,19 @@ def _with_shared_loop(schedule: Schedule, names: tuple[str, ...], machine: Machi
         return made.interchange(names[0], step, loop).parallelize(names[0], loop)
 
     return attempt(schedule, around_steps)
+
+
+def _steps_are_closer(schedule: Schedule, names: tuple[str, ...]) -> bool:
+    """Whether results of one step and the next are closer in memory than those of one iteration of
+    the outermost loop of a step and the next.
+    """
+    for n in names:
+        s = schedule.scop.statement(n)
+        (loop,) = inner_loops(schedule, n)[:1] or ("",)
+        steps, own = moving_dimensions(s.target, s.step), moving_dimensions(s.target, loop)
+        if s.source.reductions or not steps or not own or min(steps) < max(own):
+            return False
+    return True
 
 
 def _has_parallelism(schedule: Schedule) -> bool:

@@ -257,6 +257,23 @@ def test_what_does_not_depend_on_one_another_runs_around_the_steps() -> None:
     assert loops_of(s.tree, "product")[0].name == "t", "two iterations are too few for three"
 
 
+def test_rows_run_around_steps_along_them() -> None:
+    """Their number may be unknown: one step of all rows would read far apart."""
+    text = """def f(float32 X[N,M]) -> (float32 Y[N,M+1]) {
+        Y[i,0] = 1
+        for j in 0:M { scan: Y[i,j+1] = Y[i,j] * X[i,j] }
+    }"""
+    s = auto_schedule(Schedule.of(parse_program(text)), host_machine())
+    loops = loops_of(s.tree, "scan")
+    assert [(m.name, m.mark) for m in loops] == [("i", "parallel"), ("j", "seq")]
+    columns = """def f(float32 X[M,N]) -> (float32 Y[M+1,N]) {
+        Y[0,i] = 1
+        for j in 0:M { scan: Y[j+1,i] = Y[j,i] * X[j,i] }
+    }"""
+    s = auto_schedule(Schedule.of(parse_program(columns)), host_machine())
+    assert loops_of(s.tree, "scan")[0].name == "j"
+
+
 def test_what_is_used_again_stays_inside_of_a_step() -> None:
     text = DIRECTIONS.replace("R[2,64,64]", "R[64,64]").replace("R[d,k,j]", "R[k,j]")
     machine = replace(host_machine(), cores=2)
