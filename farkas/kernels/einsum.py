@@ -292,10 +292,43 @@ class _Step:
     """A kernel of some operands, whose result comes behind those that are left.
 
     positions : of the operands among those that are left, from the first to the last
+    order : in which the kernel takes them
     """
 
     kernel: Kernel
     positions: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+def _step(
+    operands: Sequence[Labels],
+    result: Labels,
+    positions: Sequence[int],
+    semiring: _Semiring,
+    is_bool: bool,
+) -> _Step:
+    """The step for operands at some positions.
+
+    The operand with the most dimensions comes first: sums run in its order.
+    """
+    widest = sorted(range(len(operands)), key=lambda n: -len(operands[n]))
+    chosen = Subscripts(tuple(operands[n] for n in widest), result)
+    kernel = _kernel(_renamed(chosen), semiring, is_bool)
+    # Kernels take their operands in the order in which the text reads them.
+    turned = _turned(chosen.operands)
+    order = [*turned, *(n for n in range(len(operands)) if n not in turned)]
+    return _Step(kernel, tuple(positions), tuple(widest[n] for n in order))
+
+
+def _turned(operands: Sequence[Labels]) -> dict[int, Labels]:
+    """The operands that are read again and again with the first, with its order of their labels."""
+    found = {}
+    for n, labels in enumerate(operands):
+        own = tuple(x for x in dict.fromkeys(operands[0]) if x in labels)
+        is_part = {*own} == {*labels} < {*operands[0]} and len(own) == len(labels)
+        if is_part and own != labels:
+            found[n] = own
+    return found
 
 
 def _steps(
@@ -304,8 +337,8 @@ def _steps(
     """One kernel, or one for each pair of operands."""
     is_bool = arrays[0].dtype == np.bool_
     if len(arrays) < 3 or optimize is False or not semiring.is_usual:
-        kernel = _kernel(_renamed(subscripts), semiring, is_bool)
-        return (_Step(kernel, tuple(range(len(arrays)))),)
+        operands, result = subscripts.operands, subscripts.result
+        return (_step(operands, result, range(len(arrays)), semiring, is_bool),)
     labels, steps = list(subscripts.operands), []
     path = _path(subscripts, arrays, optimize)
     for number, positions in enumerate(path):
@@ -313,9 +346,10 @@ def _steps(
         kept = {x for one in labels for x in one} | {*subscripts.result}
         made = {x for one in chosen for x in one} & kept
         last = number == len(path) - 1
-        result = subscripts.result if last else tuple(sorted(made, key=str))
-        kernel = _kernel(_renamed(Subscripts(tuple(chosen), result)), semiring, is_bool)
-        steps.append(_Step(kernel, tuple(sorted(positions))))
+        widest = sorted(chosen, key=len, reverse=True)
+        own = tuple(dict.fromkeys(x for one in widest for x in one if x in made))
+        result = subscripts.result if last else own
+        steps.append(_step(chosen, result, sorted(positions), semiring, is_bool))
         labels.append(result)
     return tuple(steps)
 
@@ -330,7 +364,8 @@ def _run(
         target = None if left else out  # the last step takes all that are left
         if target is not None and any(np.may_share_memory(target, a) for a in chosen):
             target = None  # which is copied afterwards
-        left.append(step.kernel(*chosen, out=target, threads=threads))
+        given = [chosen[n] for n in step.order]
+        left.append(step.kernel(*given, out=target, threads=threads))
     return left[0]
 
 
@@ -472,15 +507,39 @@ def _text(subscripts: Subscripts, semiring: _Semiring, is_bool: bool) -> str:
 
     >>> _text(Subscripts(((0, 1), (1, 2)), (0, 2)), _Semiring(), False)
     'result[i0,i2] +=! A0[i0,i1] * A1[i1,i2]'
+
+    A sum along one operand runs in the order of its dimensions, and is transposed afterwards.
+
+    >>> _text(Subscripts(((0, 1, 2),), (2, 1)), _Semiring(), False)
+    'sums[i1,i2] +=! A0[i0,i1,i2]; result[i2,i1] = sums[i1,i2]'
+
+    What is read again and again with it is transposed before.
+
+    >>> _text(Subscripts(((0, 1, 2), (2, 1)), (0,)), _Semiring(), False)
+    'B1[i1,i2] = A1[i2,i1]; result[i0] +=! A0[i0,i1,i2] * B1[i1,i2]'
     """
     add, mul = (_BOOL_ADD, _BOOL_MUL) if is_bool else (_ADD, _MUL)
 
     def read(name: str, labels: Labels) -> str:
         return f"{name}[{','.join(f'i{x}' for x in labels)}]"
 
-    value, *others = (read(f"A{n}", labels) for n, labels in enumerate(subscripts.operands))
+    turned = _turned(subscripts.operands)
+    lines = [
+        f"{read(f'B{n}', own)} = {read(f'A{n}', subscripts.operands[n])}"
+        for n, own in turned.items()
+    ]
+    value, *others = (
+        read(f"B{n}", turned[n]) if n in turned else read(f"A{n}", labels)
+        for n, labels in enumerate(subscripts.operands)
+    )
     for other in others:
         value = mul[semiring.mul].format(value, other)
     summed = {x for labels in subscripts.operands for x in labels} - {*subscripts.result}
-    sign = add[semiring.add] if summed else "="
-    return f"{read('result', subscripts.result)} {sign} {value}"
+    sign, whole = add[semiring.add] if summed else "=", subscripts.result
+    own = tuple(x for x in dict.fromkeys(subscripts.operands[0]) if x in whole)
+    if not summed or own == whole or {*own} != {*whole}:
+        lines.append(f"{read('result', whole)} {sign} {value}")
+    else:
+        lines.append(f"{read('sums', own)} {sign} {value}")
+        lines.append(f"{read('result', whole)} = {read('sums', own)}")
+    return "; ".join(lines)
