@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
+from farkas.frameworks import torch_linalg
 from farkas.frameworks.torch_graph import compile_graph
 from frontends.aten.convert import has_lowering
 from poly.errors import ArgumentError
@@ -82,4 +83,5 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             return False
         return isinstance(target, torch._ops.OpOverload) and seeded not in target.tags
 
-    return {target: f for target, f in table.items() if is_wanted(target)}
+    own = torch_linalg.decompositions()
+    return {target: f for target, f in (table | own).items() if is_wanted(target)}

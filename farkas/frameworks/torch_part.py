@@ -176,7 +176,7 @@ class CompiledPart:
             return tuple(self.fallback(*arguments))
         for check in self._converted.checks:
             if results[check.name] > 0:
-                raise check.error(check.message)
+                raise check.exception(int(results[check.name]))
         return tuple(_given(results[name], order) for name, order in self._results)
 
 

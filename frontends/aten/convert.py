@@ -11,11 +11,13 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 import frontends.aten.contract
+import frontends.aten.factor
 import frontends.aten.index
 import frontends.aten.move
 import frontends.aten.norms
 import frontends.aten.prims
 import frontends.aten.reduce
+import frontends.aten.reflect
 import frontends.aten.scatter
 import frontends.aten.windows  # noqa: F401 - these fill the registry
 from frontends.aten.emitter import Check, Emitter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,17 @@ from frontends.onnx.core.own_models import DOMAIN
 class Check:
     """A value of the model that is positive where something is wrong.
 
-    error, message : what torch raises then
+    error, message : what torch raises then; the message may depend on the value
     """
 
     name: str
     error: type[Exception]
-    message: str
+    message: str | Callable[[int], str]
+
+    def exception(self, value: int) -> Exception:
+        """What is raised for a value."""
+        text = self.message if isinstance(self.message, str) else self.message(value)
+        return self.error(text)
 
 
 class Emitter:

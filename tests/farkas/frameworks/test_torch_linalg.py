@@ -1,0 +1,127 @@
+"""Linear algebra in ``torch.compile(backend="farkas")`` beside eager torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import farkas as fk
+
+pytest.importorskip("torch", reason="torch is not installed")
+torch: Any = importlib.import_module("torch")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    fk.torch.reports.clear()
+
+
+def agrees(function: Callable[..., Any], *given: Any, back: bool = True) -> None:
+    """Results and gradients are eager torch's, and nothing stayed with torch."""
+    results = []
+    for call in (function, torch.compile(function, backend="farkas")):
+        inputs = [x.clone().requires_grad_(back) for x in given]
+        found = call(*inputs)
+        found = [*found] if isinstance(found, tuple) else [found]
+        if back:
+            real = [f for f in found if f.requires_grad]
+            seeds = [torch.linspace(0.5, 1.5, f.numel()).to(f.dtype).view(f.shape) for f in real]
+            found += torch.autograd.grad(real, inputs, seeds)
+        results.append(found)
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    left = {pair for r in fk.torch.reports for pair in r.left}
+    assert fk.torch.reports
+    assert not left
+
+
+def matrices(*shape: int) -> Any:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def definite(*shape: int) -> Any:
+    x = matrices(*shape)
+    return x @ x.mT + torch.eye(shape[-1])
+
+
+def test_cholesky() -> None:
+    for upper in (False, True):
+        agrees(lambda x, u=upper: torch.linalg.cholesky_ex(x, upper=u), definite(2, 3, 5, 5))
+    failed = torch.diag(torch.tensor([1.0, 2, -1, 4]))
+    info = torch.compile(torch.linalg.cholesky_ex, backend="farkas")(failed).info
+    assert info.item() == 3
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_systems(left: bool, upper: bool) -> None:
+    def f(a: Any, b: Any) -> Any:
+        return torch.linalg.solve_triangular(a, b, upper=upper, left=left)
+
+    agrees(f, definite(4, 4), matrices(2, 4, 3) if left else matrices(2, 3, 4))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (3, 4, 7), (2, 7, 3), (2, 0, 3)])
+def test_lu(shape: tuple[int, ...]) -> None:
+    agrees(torch.linalg.lu_factor_ex, matrices(*shape), back=False)
+    agrees(torch.linalg.lu, matrices(*shape), back=False)
+
+
+def test_pivots_of_equal_size() -> None:
+    x = torch.tensor([[1.0, 2, 3], [-1, 1, 1], [1, 2, 5]])
+    agrees(torch.linalg.lu_factor_ex, x, back=False)
+    agrees(torch.linalg.lu_factor_ex, torch.zeros(3, 3), back=False)
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_systems_of_factors(left: bool, adjoint: bool) -> None:
+    def f(a: Any, b: Any) -> Any:
+        factors, pivots = torch.linalg.lu_factor(a)
+        return torch.linalg.lu_solve(factors, pivots, b, left=left, adjoint=adjoint)
+
+    agrees(f, matrices(2, 5, 5), matrices(5, 2) if left else matrices(2, 5))
+
+
+def test_determinants_and_inverses() -> None:
+    x = matrices(3, 4, 4)
+    agrees(torch.linalg.det, x)
+    agrees(torch.linalg.det, x.mT.contiguous().mT)
+    agrees(torch.linalg.slogdet, x)
+    agrees(torch.linalg.inv, x)
+    agrees(torch.linalg.solve, x[0], matrices(4))
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (2, 6, 3), (3, 6)])
+@pytest.mark.parametrize("mode", ["reduced", "complete"])
+def test_orthogonal_factors(shape: tuple[int, ...], mode: str) -> None:
+    agrees(lambda x: torch.linalg.qr(x, mode), matrices(*shape), back=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (torch.linalg.inv, torch.zeros(3, 3)),
+        (torch.linalg.cholesky, -torch.eye(4)),
+        (torch.cholesky, torch.stack([torch.eye(2), -torch.eye(2)])),
+        (torch.cholesky_inverse, torch.diag(torch.tensor([1.0, 0]))),
+    ],
+)
+def test_matrices_without_a_result(function: Any, given: Any) -> None:
+    with pytest.raises(torch.linalg.LinAlgError) as expected:
+        function(given)
+    with pytest.raises(torch.linalg.LinAlgError) as found:
+        torch.compile(function, backend="farkas")(given)
+    assert str(found.value) == str(expected.value)
+
+
+def test_large_matrices_stay_with_torch() -> None:
+    x = definite(300, 300)
+    torch.compile(torch.linalg.cholesky_ex, backend="farkas")(x)
+    (report,) = fk.torch.reports
+    assert "a matrix over 256 by 256, for which LAPACK is faster" in str(report)
