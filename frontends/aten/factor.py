@@ -17,8 +17,8 @@ from frontends.aten.pointwise import computed
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import Extent, Ref, Unsupported, is_empty
 
-#: The most rows and columns; beyond, LAPACK's blocks are much faster.
-MOST = 256
+#: The most rows and columns; beyond, LAPACK's blocks are three to ten times as fast.
+MOST = 128
 
 
 def rows_and_columns(x: Ref) -> tuple[int, int]:
@@ -228,8 +228,8 @@ def solve_triangular(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def lu_factor(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     """P A = L U with rows exchanged for the largest pivot, as LAPACK's; L and U in one matrix.
 
-    F has the columns of L and C those before their division, with rows as in A; M[b,k,i] is the row
-    of A that stands at i before step k.
+    The rows of F are the columns of L, and those of C the columns before their division, in the
+    order of A's rows; M[b,k,i] is the row of A that stands at i before step k.
     """
     x = a["A"]
     m, n = rows_and_columns(x)
@@ -242,28 +242,28 @@ def lu_factor(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     t = Lines(e, count)
     # Indices that are elements may, for all that is known, read everything.
     t.add("M[b,k,i] = int32(i)", k=least + 1, i=m)
-    t.add("C[b,i,k] = 0", i=m, k=least)
-    t.add("F[b,i,k] = 0", i=m, k=least)
+    t.add("C[b,k,i] = 0", i=m, k=least)
+    t.add("F[b,k,i] = 0", i=m, k=least)
     t.block("k", least)
-    t.add("S[b,i,k] +=! F[b,i,p] * U[b,p,k]", i=m, p=(0, "k"))
-    t.add("C[b,i,k] = X[b,i,k] - S[b,i,k]", i=m)
-    candidate = "abs(C[b,M[b,k,i],k])"
+    t.add("S[b,k,i] +=! F[b,p,i] * U[b,p,k]", i=m, p=(0, "k"))
+    t.add("C[b,k,i] = X[b,i,k] - S[b,k,i]", i=m)
+    candidate = "abs(C[b,k,M[b,k,i]])"
     t.add(f"T[b,k] max=! {candidate}", i=("k", m))
     t.add(f"V[b,k] min=! select({candidate} == T[b,k], int32(i), int32({m - 1}))", i=("k", m))
     exchanged = "select(i == V[b,k], M[b,k,k], M[b,k,i])"
     t.add(f"M[b,k+1,i] = select(i == k, M[b,k,V[b,k]], {exchanged})", i=m)
-    t.add("R[b,k,j] +=! F[b,M[b,k+1,k],p] * U[b,p,j]", j=("k", n), p=(0, "k"))
+    t.add("R[b,k,j] +=! F[b,p,M[b,k+1,k]] * U[b,p,j]", j=("k", n), p=(0, "k"))
     t.add("U[b,k,j] = X[b,M[b,k+1,k],j] - R[b,k,j]", j=("k", n))
-    t.add("F[b,i,k] = select(U[b,k,k] == 0, C[b,i,k], C[b,i,k] / U[b,k,k])", i=m)
+    t.add("F[b,k,i] = select(U[b,k,k] == 0, C[b,k,i], C[b,k,i] / U[b,k,k])", i=m)
     t.end()
     t.add("Y[b,i,j] = U[b,i,j]", i=least, j=("i", n))
-    t.add(f"Y[b,i,j] = F[b,M[b,{least},i],j]", "j < i", i=m, j=least)
+    t.add(f"Y[b,i,j] = F[b,j,M[b,{least},i]]", "j < i", i=m, j=least)
     t.add("Y1[b,k] = V[b,k] + 1", k=least)
     t.add(f"W[b] min=! select(U[b,k,k] == 0, int32(k), int32({least}))", k=least)
     t.add(f"Y2[b] = select(W[b] == {least}, 0, W[b] + 1)")
     temps: list[tuple[str, str, Sequence[Extent]]] = [
-        ("M", "int32", (count, least + 1, m)), ("S", dtype, (count, m, least)),
-        ("C", dtype, (count, m, least)), ("F", dtype, (count, m, least)),
+        ("M", "int32", (count, least + 1, m)), ("S", dtype, (count, least, m)),
+        ("C", dtype, (count, least, m)), ("F", dtype, (count, least, m)),
         ("T", dtype, (count, least)), ("V", "int32", (count, least)),
         ("R", dtype, (count, least, n)), ("U", dtype, (count, least, n)), ("W", "int32", (count,)),
     ]  # fmt: skip

@@ -24,36 +24,36 @@ from frontends.aten.values import Ref, is_empty
 
 def _next_of_triangle(t: Lines, rows: int) -> None:
     """Column k of T: tau_k below -tau_k T V^T v_k."""
-    t.add("Z[b,p,k] +=! V[b,i,p] * V[b,i,k]", i=rows, p=(0, "k"))
-    t.add("Q[b,p,k] +=! T[b,p,q] * Z[b,q,k]", "q >= p", p=(0, "k"), q=(0, "k"))
-    t.add("T[b,p,k] = -U[b,k] * Q[b,p,k]", p=(0, "k"))
+    t.add("Z[b,k,p] +=! V[b,p,i] * V[b,k,i]", i=rows, p=(0, "k"))
+    t.add("Q[b,k,p] +=! T[b,p,q] * Z[b,k,q]", "q >= p", p=(0, "k"), q=(0, "k"))
+    t.add("T[b,p,k] = -U[b,k] * Q[b,k,p]", p=(0, "k"))
     t.add("T[b,k,k] = U[b,k]")
 
 
 def _reflected(t: Lines, rows: int, before: str | int, j: str, **ranges: Bounds) -> None:
     """W = X - V T^T V^T X in column j, of the reflections before a number."""
-    t.add(f"G[b,p,{j}] +=! V[b,i,p] * X[b,i,{j}]", i=rows, p=(0, before), **ranges)
-    t.add(f"H[b,q,{j}] +=! T[b,p,q] * G[b,p,{j}]", "p <= q", p=(0, before), q=(0, before), **ranges)
-    t.add(f"A[b,i,{j}] +=! V[b,i,q] * H[b,q,{j}]", i=rows, q=(0, before), **ranges)
-    t.add(f"W[b,i,{j}] = X[b,i,{j}] - A[b,i,{j}]", i=rows, **ranges)
+    t.add(f"G[b,{j},p] +=! V[b,p,i] * X[b,{j},i]", i=rows, p=(0, before), **ranges)
+    t.add(f"H[b,{j},q] +=! T[b,p,q] * G[b,{j},p]", "p <= q", p=(0, before), q=(0, before), **ranges)
+    t.add(f"A[b,{j},i] +=! V[b,q,i] * H[b,{j},q]", i=rows, q=(0, before), **ranges)
+    t.add(f"W[b,{j},i] = X[b,{j},i] - A[b,{j},i]", i=rows, **ranges)
 
 
 def _next_reflection(t: Lines, rows: int) -> None:
     """v_k, tau_k and the diagonal element E_k of what is below the diagonal of column k."""
     # B is for norms without overflow.
-    t.add("B[b,k] max=! abs(W[b,i,k])", i=("k", rows))
-    part = "(W[b,i,k] / select(B[b,k] == 0, 1, B[b,k]))"
+    t.add("B[b,k] max=! abs(W[b,k,i])", i=("k", rows))
+    part = "(W[b,k,i] / select(B[b,k] == 0, 1, B[b,k]))"
     t.add(f"N[b,k] +=! {part} * {part}", i=("k", rows))
     t.add("D[b,k] = B[b,k] * sqrt(N[b,k]) * select(W[b,k,k] < 0, 1, -1)")
     # Where there are zeros below the diagonal, nothing is reflected.
     t.add("C[b,k] = 0")
-    t.add("C[b,k] max= abs(W[b,i,k])", i=("k + 1", rows))
+    t.add("C[b,k] max= abs(W[b,k,i])", i=("k + 1", rows))
     t.add("E[b,k] = select(C[b,k] == 0, W[b,k,k], D[b,k])")
     t.add("U[b,k] = select(C[b,k] == 0, 0, (E[b,k] - W[b,k,k]) / E[b,k])")
-    t.add("V[b,i,k] = 0", i=(0, "k"))
+    t.add("V[b,k,i] = 0", i=(0, "k"))
     t.add("V[b,k,k] = 1")
     scale = "select(C[b,k] == 0, 1, W[b,k,k] - E[b,k])"
-    t.add(f"V[b,i,k] = W[b,i,k] / {scale}", i=("k + 1", rows))
+    t.add(f"V[b,k,i] = W[b,k,i] / {scale}", i=("k + 1", rows))
 
 
 @lowering("geqrf.default")
@@ -63,7 +63,7 @@ def householder(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     m, n = rows_and_columns(x)
     if is_empty(x.shape):
         return zeros(e, outs)
-    given = stacked(e, x)
+    given = stacked(e, transposed(e, x))
     least, count, dtype = min(m, n), given.shape[0], x.dtype
     t = Lines(e, count)
     t.block("k", least)
@@ -73,16 +73,18 @@ def householder(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     t.end()
     if n > least:
         _reflected(t, m, least, "c", c=(least, n))
-    t.add("Y[b,i,j] = W[b,i,j]", "i < j", i=m, j=n)
+    t.add("Y[b,i,j] = W[b,j,i]", "i < j", i=m, j=n)
     t.add("Y[b,k,k] = E[b,k]", k=least)
-    t.add("Y[b,i,j] = V[b,i,j]", "i > j", i=m, j=least)
+    t.add("Y[b,i,j] = V[b,j,i]", "i > j", i=m, j=least)
     t.add("Y1[b,k] = U[b,k]", k=least)
     squares = [(name, dtype, (count, least, least)) for name in "ZQT"]
-    wide = [(name, dtype, (count, least, n)) for name in "GH"]
-    tall = [(name, dtype, (count, m, n)) for name in "AW"]
+    wide = [(name, dtype, (count, n, least)) for name in "GH"]
+    tall = [(name, dtype, (count, n, m)) for name in "AW"]
     rows = [(name, dtype, (count, least)) for name in "BNDCEU"]
-    temps = [*squares, *wide, *tall, *rows, ("V", dtype, (count, m, least))]
-    found = e.program([(dtype, given.shape), (dtype, (count, least))], t.found, {"X": given}, temps)
+    temps = [*squares, *wide, *tall, *rows, ("V", dtype, (count, least, m))]
+    found = e.program(
+        [(dtype, (count, m, n)), (dtype, (count, least))], t.found, {"X": given}, temps
+    )
     return [e.reshape(f, out.shape) for f, out in zip(found, outs, strict=True)]
 
 
@@ -109,15 +111,15 @@ def _blocked(e: Emitter, packed: Ref, tau: Ref) -> tuple[Ref, Ref]:
     count, m, _ = packed.shape
     k = tau.shape[1]
     t = Lines(e, count)
-    t.add("V[b,i,j] = select(i > j, X[b,i,j], select(i == j, 1, 0))", i=m, j=k)
+    t.add("V[b,j,i] = select(i > j, X[b,i,j], select(i == j, 1, 0))", i=m, j=k)
     t.add("T[b,i,j] = 0", i=k, j=k)
     t.block("k", k)
     _next_of_triangle(t, m)
     t.end()
-    t.add("Y[b,i,j] = V[b,i,j]", i=m, j=k)
+    t.add("Y[b,i,j] = V[b,j,i]", i=m, j=k)
     t.add("Y1[b,i,j] = T[b,i,j]", i=k, j=k)
     kinds = [(tau.dtype, (count, m, k)), (tau.dtype, (count, k, k))]
-    temps = [("Z", *kinds[1]), ("Q", *kinds[1]), ("V", *kinds[0]), ("T", *kinds[1])]
+    temps = [("Z", *kinds[1]), ("Q", *kinds[1]), ("V", tau.dtype, (count, k, m)), ("T", *kinds[1])]
     v, triangle = e.program(kinds, t.found, {"X": packed, "U": tau}, temps)
     return v, triangle
 
