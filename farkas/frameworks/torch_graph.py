@@ -20,6 +20,7 @@ _LOG = logging.getLogger("farkas.torch")
 _VIEWS = {
     "view", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice",
     "select", "alias", "detach", "diagonal", "unfold", "split_with_sizes", "split", "unbind",
+    "view_as_real", "view_as_complex", "_conj", "_neg_view",
 }  # fmt: skip
 
 

@@ -33,11 +33,12 @@ class Part:
         ]  # fmt: skip
         self.inputs = [n for n in outer if _has_tensor(n)]
         self.symbols = [n for n in outer if not _has_tensor(n)]
-        orders = [order_of(n.meta["val"]) for n in self.inputs]
-        results = [order_of(n.meta["val"]) for n in self.outputs]
+        orders = [_order(n.meta["val"]) for n in self.inputs]
+        results = [_order(n.meta["val"]) for n in self.outputs]
         converted = convert(nodes, self.inputs, self.outputs, orders, results)
         sizes = [(name, self._where(symbol)) for name, symbol in converted.sizes]
-        self.call = CompiledPart(converted, orders, results, sizes, threads)
+        pairs = [n.meta["val"].is_complex() for n in self.outputs]
+        self.call = CompiledPart(converted, orders, results, pairs, sizes, threads)
 
     def _where(self, symbol: Any) -> int:
         """The argument that is a size of torch."""
@@ -79,6 +80,12 @@ def _item(values: Any, position: int) -> Any:
 def _has_tensor(node: Any) -> bool:
     value = node.meta.get("val")
     return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _order(tensor: Any) -> Order:
+    """The order of the dimensions, of which the parts of complex elements are the last."""
+    order = order_of(tensor)
+    return order if order is None or not tensor.is_complex() else (*order, tensor.dim())
 
 
 def _submodule(
@@ -123,11 +130,14 @@ class _Input:
         again = self._last() is tensor
         if again and self._kept is not None and tensor.data_ptr() == self._address:
             return self._kept
-        order, negated = self._order, tensor.is_neg()
-        plain = tensor.resolve_neg() if negated else tensor  # a view of what it is minus
+        # A view of what it is minus, or the conjugate of.
+        order, copied = self._order, tensor.is_neg() or tensor.is_conj()
+        plain = tensor.resolve_neg().resolve_conj() if copied else tensor
+        if plain.is_complex():
+            plain = import_module("torch").view_as_real(plain.detach())
         found = memory_of_torch(self.name, plain if order is None else plain.permute(order))
         # What comes once, or is a copy, is let go.
-        keeps = again and not negated
+        keeps = again and not copied
         self._kept, self._address = (found, tensor.data_ptr()) if keeps else (None, 0)
         self._last = weakref.ref(tensor)
         return found
@@ -141,12 +151,13 @@ class CompiledPart:
         converted: Converted,
         orders: Sequence[Order],
         results: Sequence[Order],
+        pairs: Sequence[bool],
         sizes: Sequence[tuple[str, int]],
         threads: int | None,
     ) -> None:
         self._converted, self._sizes = converted, sizes
         self._inputs = [*map(_Input, converted.inputs, orders)]
-        self._results = [*zip(converted.outputs, results, strict=True)]
+        self._results, self._pairs = [*zip(converted.outputs, results, strict=True)], pairs
         threads = threads or import_module("torch").get_num_threads()
         self.network: Network = compile_onnx(converted.model, threads=threads, cc=compiler())
         #: What runs the nodes where compiled code cannot.
@@ -177,12 +188,15 @@ class CompiledPart:
         for check in self._converted.checks:
             if results[check.name] > 0:
                 raise check.exception(int(results[check.name]))
-        return tuple(_given(results[name], order) for name, order in self._results)
+        return tuple(
+            _given(results[name], order, pairs)
+            for (name, order), pairs in zip(self._results, self._pairs, strict=True)
+        )
 
 
-def _given(array: Any, order: Order) -> Any:
-    """A result in the order of its dimensions for torch."""
+def _given(array: Any, order: Order, pairs: bool) -> Any:
+    """A result in the order of its dimensions for torch; of pairs, with complex elements."""
     tensor = to_torch(array)
-    if order is None:
-        return tensor
-    return tensor.permute(*(order.index(axis) for axis in range(len(order))))
+    if order is not None:
+        tensor = tensor.permute(*(order.index(axis) for axis in range(len(order))))
+    return import_module("torch").view_as_complex(tensor) if pairs else tensor

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 import frontends.aten.contract
 import frontends.aten.factor
+import frontends.aten.fourier
 import frontends.aten.index
 import frontends.aten.move
 import frontends.aten.norms
@@ -20,10 +21,11 @@ import frontends.aten.reduce
 import frontends.aten.reflect
 import frontends.aten.scatter
 import frontends.aten.windows  # noqa: F401 - these fill the registry
+from frontends.aten.complex import joined, parts
 from frontends.aten.emitter import Check, Emitter
 from frontends.aten.layouts import Order
 from frontends.aten.registry import find_lowering
-from frontends.aten.values import Ref, Unsupported, described
+from frontends.aten.values import PARTS, Complex, Ref, Unsupported, described
 from frontends.onnx.core.own_models import Declared, model_bytes
 
 
@@ -46,7 +48,7 @@ class Converted:
 
 def has_lowering(target: str) -> bool:
     """Whether an operator, which is called as torch prints it, can be converted."""
-    return find_lowering(target) is not None
+    return find_lowering(target) is not None or find_lowering(target, True) is not None
 
 
 def is_getitem(node: Any) -> bool:
@@ -60,7 +62,7 @@ def why_not(node: Any) -> str | None:
         return f"it is a {node.op}"
     if is_getitem(node):
         return None if isinstance(node.args[0].meta.get("val"), (tuple, list)) else "it indexes"
-    if find_lowering(str(node.target)) is None:
+    if not has_lowering(str(node.target)):
         return "it has no lowering"
     trial = Emitter()
     refs: dict[Any, Any] = {}
@@ -74,7 +76,7 @@ def why_not(node: Any) -> str | None:
 
 
 def reference(node: Any) -> Any:
-    """A node as lowerings see it: a `Ref`, several, or a size of torch."""
+    """A node as lowerings see it: a `Ref` or `Complex`, several, or a size of torch."""
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
         return [
@@ -91,16 +93,29 @@ def lower(e: Emitter, node: Any, refs: Mapping[Any, Any]) -> Any:
         source, position = node.args
         return refs[source][position]
     e.origin = node.name
-    found = find_lowering(str(node.target))
-    assert found is not None, node.target
     arguments = _arguments(node, refs)
     value = node.meta.get("val")
     several = isinstance(value, (tuple, list))
-    outs = [described("", v) for v in (value if several else [value]) if v is not None]
+    outs: list[Any] = [described("", v) for v in (value if several else [value]) if v is not None]
+    kind = complex_type([*arguments.values(), outs])
+    found = find_lowering(str(node.target), kind is not None)
+    if found is None:
+        raise Unsupported("it has no lowering" if kind is None else f"{kind} elements")
     made = found(e, arguments, outs)
     if several:
         return made if isinstance(made, list) else [made]
     return made[0] if isinstance(made, list) else made
+
+
+def complex_type(values: Iterable[Any]) -> str | None:
+    """The type of the first complex value among some, also in lists; None if there is none."""
+    for value in values:
+        if isinstance(value, Complex):
+            return value.dtype
+        found = complex_type(value) if isinstance(value, list) else None
+        if found is not None:
+            return found
+    return None
 
 
 def _arguments(node: Any, refs: Mapping[Any, Any]) -> dict[str, Any]:
@@ -145,7 +160,9 @@ def convert(
     """
     nodes, kept = [*nodes], constants or {}
     orders, results = orders or [None] * len(inputs), results or [None] * len(outputs)
-    ports = [_passed(reference(n), o) for n, o in zip(inputs, orders, strict=True)]
+    ports = [_passed(n.name, reference(n), o) for n, o in zip(inputs, orders, strict=True)]
+    if not checked and complex_type([*map(reference, (*inputs, *outputs, *kept))]):
+        raise Unsupported("complex inputs, outputs or weights")
     known: dict[Any, tuple[str, int]] = {}
     for port in ports:
         for axis, extent in enumerate(port.shape):
@@ -164,6 +181,8 @@ def convert(
     for node, name, order in zip(outputs, names, results, strict=True):
         extra: dict[str, Any] = {} if order is None else {"perm": order}
         kind = "Identity" if order is None else "Transpose"
+        if isinstance(found[node], Complex):
+            found[node] = joined(e, found[node])
         e.nodes.append(helper.make_node(kind, [found[node].name], [name], name=node.name, **extra))
     checks = e.checks if checked else []
     outs: list[Declared] = [
@@ -180,8 +199,10 @@ def convert(
     )
 
 
-def _passed(ref: Any, order: Order) -> Ref:
-    """An input as it is passed."""
+def _passed(name: str, ref: Any, order: Order) -> Ref:
+    """An input as it is passed; a complex one with its parts in a last dimension."""
+    if isinstance(ref, Complex):
+        ref = Ref(name, PARTS[ref.dtype], (*ref.shape, 2))
     assert isinstance(ref, Ref)
     return ref if order is None else Ref(ref.name, ref.dtype, tuple(ref.shape[d] for d in order))
 
@@ -205,6 +226,9 @@ def _lowered(
         found[node] = port
         if order is not None:
             found[node] = e.transpose(port, [order.index(axis) for axis in range(port.rank)])
+        described_as = reference(node)
+        if isinstance(described_as, Complex):
+            found[node] = parts(e, found[node], described_as.dtype)
     for node in nodes:
         for given in node.all_input_nodes:
             if given not in found:

@@ -13,8 +13,13 @@ from frontends.aten.values import Ref
 Arguments = dict[str, Any]
 Lowering = Callable[[Emitter, Arguments, list[Ref]], "Ref | list[Ref | None]"]
 
+#: The same where an argument or an output is `Complex`.
+ComplexLowering = Callable[[Emitter, Arguments, list[Any]], Any]
+
 LOWERINGS: dict[str, Lowering] = {}
+COMPLEX: dict[str, ComplexLowering] = {}
 _L = TypeVar("_L", bound=Lowering)
+_C = TypeVar("_C", bound=ComplexLowering)
 
 
 def lowering(*names: str) -> Callable[[_L], _L]:
@@ -32,7 +37,20 @@ def lowering(*names: str) -> Callable[[_L], _L]:
     return register
 
 
-def find_lowering(target: str) -> Lowering | None:
+def complex_lowering(*names: str) -> Callable[[_C], _C]:
+    """As `lowering`, for calls in which something is complex."""
+
+    def register(function: _C) -> _C:
+        for name in names:
+            assert name not in COMPLEX, name
+            COMPLEX[name] = function
+        return function
+
+    return register
+
+
+def find_lowering(target: str, is_complex: bool = False) -> Any:
     """The lowering of an operator, which is called as torch prints it; None if there is none."""
     prefix, _, name = target.partition(".")
-    return LOWERINGS.get(name if prefix == "aten" else target)
+    table: dict[str, Any] = COMPLEX if is_complex else LOWERINGS
+    return table.get(name if prefix == "aten" else target)

@@ -37,6 +37,27 @@ class Ref:
         return self.dtype != "bool" and not self.is_float
 
 
+@dataclass(frozen=True, eq=False)
+class Complex:
+    """A complex value: two real ones of half the size, with its shape."""
+
+    dtype: str
+    re: Ref
+    im: Ref
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        return self.re.shape
+
+    @property
+    def rank(self) -> int:
+        return self.re.rank
+
+
+#: Complex element types, and those of their parts.
+PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
 def extent_of(size: Any) -> Extent:
     """A size of a shape: an int, or torch's expression for it."""
     node = getattr(size, "node", None)
@@ -54,7 +75,7 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-def described(name: str, tensor: Any) -> Ref:
+def described(name: str, tensor: Any) -> Ref | Complex:
     """The value that a fake tensor describes.  Raises `Unsupported`."""
     if not hasattr(tensor, "shape") or not hasattr(tensor, "layout"):
         raise Unsupported(f"a value of type {type(tensor).__name__}")
@@ -64,7 +85,12 @@ def described(name: str, tensor: Any) -> Ref:
         raise Unsupported(f"a tensor on {tensor.device}")
     if getattr(tensor, "is_quantized", False):
         raise Unsupported("a quantised tensor")
-    return Ref(name, dtype_name(tensor.dtype), tuple(map(extent_of, tensor.shape)))
+    shape = tuple(map(extent_of, tensor.shape))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype in PARTS:
+        re, im = (Ref(f"{name}.{part}", PARTS[dtype], shape) for part in ("re", "im"))
+        return Complex(dtype, re, im)
+    return Ref(name, dtype_name(tensor.dtype), shape)
 
 
 def axis_of(axis: int, rank: int) -> int:
