@@ -11,6 +11,7 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 import frontends.aten.contract
+import frontends.aten.embed
 import frontends.aten.factor
 import frontends.aten.fourier
 import frontends.aten.index
