@@ -52,9 +52,10 @@ def backend(
     if threads is not None:
         check_threads(threads)
     own = partial(_compiled, threads=threads)
+    first = partial(_compiled, threads=threads, is_first=True)
     common = import_module("torch._dynamo.backends.common")
     compiled: Callable[..., Any] = common.aot_autograd(
-        fw_compiler=own,
+        fw_compiler=first,
         bw_compiler=own,
         inference_compiler=own,
         decompositions=decompositions(),
@@ -62,10 +63,22 @@ def backend(
     return compiled
 
 
-def _compiled(module: Any, inputs: Sequence[Any], threads: int | None) -> Callable[..., Any]:
+def _compiled(
+    module: Any, inputs: Sequence[Any], threads: int | None, is_first: bool = False
+) -> Callable[..., Any]:
+    """What runs a graph; `is_first` if a backward pass follows, for which results are saved."""
     boxed = import_module("torch._functorch.aot_autograd").make_boxed_func
-    made: Callable[..., Any] = boxed(compile_graph(module, threads))
+    made: Callable[..., Any] = boxed(
+        compile_graph(module, threads, _count_shown() if is_first else None)
+    )
     return made
+
+
+def _count_shown() -> int | None:
+    """How many results of a forward pass are not only saved; None if torch does not say."""
+    context = import_module("torch._guards").TracingContext.try_get()
+    about = context and context.fw_metadata
+    return about.num_forward_returns + len(about.tokens) if about else None
 
 
 @lru_cache(maxsize=1)

@@ -50,12 +50,23 @@ class Report:
 reports: deque[Report] = deque(maxlen=256)
 
 
-def compile_graph(module: Any, threads: int | None = None) -> Callable[..., Any]:
+#: Operators with vectors among their results whose signs nothing says, and which results they are.
+_UNSIGNED = {"aten._linalg_svd.default": (0, 2), "aten._linalg_eigh.default": (1,)}
+
+
+def compile_graph(
+    module: Any, threads: int | None = None, shown: int | None = None
+) -> Callable[..., Any]:
     """Compile what can be compiled of a graph of ATen operators; returns what runs it.
 
     threads : of each run, None for torch's number
+    shown : how many of the results come first that are not only for a backward pass; None for all
     """
     reasons = {n: why_kept(n) for n in module.graph.nodes if n.op == "call_function"}
+    saved = _only_saved(module.graph, shown)
+    for node in reasons:
+        if reasons[node] is None and _has_signs(node, saved):
+            reasons[node] = "the signs of singular and eigenvectors are LAPACK's"
     kept = {n for n, why in reasons.items() if why is not None} | _views_that_leave(module.graph)
     while True:
         parts, excluded = _compiled_parts(module, kept, threads)
@@ -111,6 +122,27 @@ def _views_that_leave(graph: Any) -> set[Any]:
         if node.op == "placeholder":
             found.update(chain)
     return found
+
+
+def _only_saved(graph: Any, shown: int | None) -> set[Any]:
+    """Results that are only for a backward pass."""
+    (results,) = graph.find_nodes(op="output")[0].args
+    if shown is None or not isinstance(results, (tuple, list)):
+        return set()
+    return {*results[shown:]} - {*results[:shown]}
+
+
+def _has_signs(node: Any, saved: set[Any]) -> bool:
+    """Whether the signs of a node's vectors show: gradients of its values do not depend on them."""
+
+    def shows(value: Any) -> bool:
+        return any(
+            value not in saved if user.op == "output" else not _is_view(user) or shows(user)
+            for user in value.users
+        )
+
+    places = _UNSIGNED.get(str(node.target), ())
+    return any(u.args[1] in places and shows(u) for u in node.users if is_getitem(u))
 
 
 def _is_view(node: Any) -> bool:

@@ -187,6 +187,8 @@ class CompiledPart:
             return tuple(self.fallback(*arguments))
         for check in self._converted.checks:
             if results[check.name] > 0:
+                if check.error is None:
+                    return tuple(self.fallback(*arguments))
                 raise check.exception(int(results[check.name]))
         return tuple(
             _given(results[name], order, pairs)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import frontends.aten.index
-import frontends.aten.reduce  # noqa: F401 - these fill the registry
+import frontends.aten.reduce
+import frontends.aten.scatter  # noqa: F401 - these fill the registry
 from frontends.aten.contract import matmul
 from frontends.aten.emitter import Emitter
 from frontends.aten.move import filled
@@ -36,6 +37,7 @@ _LIFTED = (
     "where.Scalar masked_fill.Scalar masked_fill.Tensor fill.Scalar fill.Tensor add.Tensor "
     "add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar neg.default sum.default "
     "sum.dim_IntList mean.default mean.dim cumsum.default "
+    "index_put.default _unsafe_index_put.default scatter.src scatter.value scatter_add.default "
 )
 
 #: Arguments whose elements are those of the result, so that real ones have an imaginary part of 0.
@@ -163,8 +165,7 @@ def view_as_complex(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
 @complex_lowering("_conj.default", "conj_physical.default", "_conj_physical.default")
 def conjugate(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
     """a - bi"""
-    x = a["self"]
-    return Complex(x.dtype, x.re, computed(e, "-{x}", {"x": x.im}, x.im))
+    return _spelt(e, outs[0], "{a}", "-{b}", _both(a["self"]))  # torch also asks it of numbers
 
 
 @complex_lowering("mul.Tensor", "mul.Scalar")

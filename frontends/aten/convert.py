@@ -11,10 +11,11 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 import frontends.aten.contract
-import frontends.aten.embed
+import frontends.aten.exponential
 import frontends.aten.factor
 import frontends.aten.fourier
 import frontends.aten.index
+import frontends.aten.jacobi
 import frontends.aten.move
 import frontends.aten.norms
 import frontends.aten.prims
@@ -178,13 +179,11 @@ def convert(
         e = Emitter()
         e.symbols = known | {r.shape[0]: (r.name, 0) for r in sizes}
         found = _lowered(e, nodes, inputs, ports, orders, kept)
+    if not checked and any(check.error is None for check in e.checks):
+        raise Unsupported("what torch has to compute for some elements")
     names = [f"{n.name}.out" if checked else n.name for n in outputs]
     for node, name, order in zip(outputs, names, results, strict=True):
-        extra: dict[str, Any] = {} if order is None else {"perm": order}
-        kind = "Identity" if order is None else "Transpose"
-        if isinstance(found[node], Complex):
-            found[node] = joined(e, found[node])
-        e.nodes.append(helper.make_node(kind, [found[node].name], [name], name=node.name, **extra))
+        found[node] = _passed_back(e, found[node], node.name, name, order)
     checks = e.checks if checked else []
     outs: list[Declared] = [
         (name, found[n].dtype, None) for n, name in zip(outputs, names, strict=True)
@@ -206,6 +205,16 @@ def _passed(name: str, ref: Any, order: Order) -> Ref:
         ref = Ref(name, PARTS[ref.dtype], (*ref.shape, 2))
     assert isinstance(ref, Ref)
     return ref if order is None else Ref(ref.name, ref.dtype, tuple(ref.shape[d] for d in order))
+
+
+def _passed_back(e: Emitter, value: Any, node: str, name: str, order: Order) -> Ref:
+    """Name an output, as it is passed; a complex one with its parts in a last dimension."""
+    given = joined(e, value) if isinstance(value, Complex) else value
+    extra: dict[str, Any] = {} if order is None else {"perm": order}
+    kind = "Identity" if order is None else "Transpose"
+    e.nodes.append(helper.make_node(kind, [given.name], [name], name=node, **extra))
+    assert isinstance(given, Ref)
+    return given
 
 
 def _lowered(

@@ -18,15 +18,17 @@ from frontends.onnx.core.own_models import DOMAIN
 class Check:
     """A value of the model that is positive where something is wrong.
 
-    error, message : what torch raises then; the message may depend on the value
+    error, message : what torch raises then; the message may depend on the value.  Without an error,
+        torch has to compute what is asked for, as the message says
     """
 
     name: str
-    error: type[Exception]
+    error: type[Exception] | None
     message: str | Callable[[int], str]
 
     def exception(self, value: int) -> Exception:
         """What is raised for a value."""
+        assert self.error is not None
         text = self.message if isinstance(self.message, str) else self.message(value)
         return self.error(text)
 

@@ -125,7 +125,7 @@ def _nothing(e: Emitter, out: Complex) -> Complex:
     return Complex(out.dtype, filled(e, out.re, 0), filled(e, out.im, 0))
 
 
-@complex_lowering("_fft_c2c.default")
+@complex_lowering("_fft_c2c.default", "prims.fft_c2c.default")
 def complex_transform(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
     """The transform along some dimensions."""
     x: Complex = a["self"]
@@ -134,12 +134,12 @@ def complex_transform(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
     axes = [axis_of(d, x.rank) for d in a["dim"]]
     for axis in axes:
         x = Complex(x.dtype, *transformed(e, x, axis, bool(a["forward"])))
-    mode, lengths = a["normalization"], [x.shape[axis] for axis in axes]
+    mode, lengths = a.get("normalization", 0), [x.shape[axis] for axis in axes]
     re, im = (_normalised(e, part, mode, lengths) for part in (x.re, x.im))
     return Complex(x.dtype, re, im)
 
 
-@complex_lowering("_fft_r2c.default")
+@complex_lowering("_fft_r2c.default", "prims.fft_r2c.default")
 def real_transform(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
     """The transform of real elements, of which half is returned if that says all."""
     x, out = a["self"], outs[0]
@@ -156,11 +156,13 @@ def real_transform(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
     found = Complex(out.dtype, *halves)
     for axis in axes[:-1]:
         found = Complex(out.dtype, *transformed(e, found, axis, True))
-    re, im = (_normalised(e, half, a["normalization"], lengths) for half in (found.re, found.im))
+    re, im = (
+        _normalised(e, half, a.get("normalization", 0), lengths) for half in (found.re, found.im)
+    )
     return Complex(out.dtype, re, im)
 
 
-@complex_lowering("_fft_c2r.default")
+@complex_lowering("_fft_c2r.default", "prims.fft_c2r.default")
 def transform_to_real(e: Emitter, a: Arguments, outs: list[Any]) -> Ref:
     """The transform back of a half, whose other half is its conjugate."""
     x, out = a["self"], outs[0]
@@ -174,7 +176,7 @@ def transform_to_real(e: Emitter, a: Arguments, outs: list[Any]) -> Ref:
     if x.shape[last] != length // 2 + 1:
         raise Unsupported("a Fourier transform of another half")
     re, _ = transformed(e, _mirrored(e, x, last, length), last, False)
-    return _normalised(e, re, a["normalization"], [out.shape[axis] for axis in axes])
+    return _normalised(e, re, a.get("normalization", 0), [out.shape[axis] for axis in axes])
 
 
 def _mirrored(e: Emitter, x: Complex, axis: int, length: int) -> Complex:

@@ -24,6 +24,7 @@ def fresh() -> None:
 def agrees(function: Callable[..., Any], *given: Any, back: bool = True, **options: Any) -> None:
     """The result and gradients are eager torch's, and nothing stayed with torch."""
     results = []
+    torch._dynamo.reset()  # or sizes become open
     for call in (function, torch.compile(function, backend="farkas", **options)):
         inputs = [x.clone().requires_grad_(back) for x in given]
         found = [call(*inputs)]
@@ -53,10 +54,10 @@ def test_arithmetic() -> None:
 def test_elements_of_real_and_complex_tensors() -> None:
     def f(x: Any, y: Any) -> Any:
         z = torch.complex(x, y)
-        w = torch.where(x > 0, z, x)
-        return torch.stack([w, torch.polar(x, y), x + z]).cumsum(1).sum(0).to(torch.complex64)
+        return torch.stack([z, torch.polar(x, y), x + z]).cumsum(1).sum(0).to(torch.complex128)
 
-    agrees(f, torch.randn(3, 4), torch.randn(3, 4))
+    agrees(f, numbers(3, 4).real, numbers(3, 4).real)
+    agrees(lambda x: torch.where(x.real > 0, x, x.real), numbers(5), back=False)
     agrees(lambda x: x.to(torch.bool), torch.tensor([0, 1j, 2]), back=False)
 
 
@@ -81,19 +82,19 @@ def test_how_complex_tensors_lie_in_memory() -> None:
     assert not any(r.left for r in fk.torch.reports)
 
 
-@pytest.mark.parametrize("length", [1, 7, 30, 97, 1000])
+@pytest.mark.parametrize("length", [1, 97, 660])
 def test_lengths(length: int) -> None:
-    x = numbers(2, length)
-    agrees(torch.fft.fft, x, back=False)
-    agrees(torch.fft.ifft, x, back=False)
-    agrees(torch.fft.rfft, x.real, back=False)
-    agrees(lambda y: torch.fft.irfft(y, n=length), torch.fft.rfft(x.real), back=False)
+    def f(x: Any) -> Any:
+        half = torch.fft.rfft(x.real)
+        whole = torch.fft.irfft(half + half.abs(), n=length)
+        return torch.cat([torch.fft.fft(x), torch.fft.ifft(x), half, whole], 1)
+
+    agrees(f, numbers(2, length), back=False)
 
 
-@pytest.mark.parametrize("norm", ["forward", "backward", "ortho"])
-def test_gradients(norm: str) -> None:
-    agrees(lambda x: torch.fft.rfft2(x, norm=norm), numbers(3, 6, 5).real)
-    agrees(lambda x: torch.fft.irfftn(x, s=(4, 7), dim=(1, 0), norm=norm), numbers(5, 4, 2))
+def test_gradients() -> None:
+    agrees(lambda x: torch.fft.rfft2(x, norm="ortho"), numbers(3, 6, 5).real)
+    agrees(lambda x: torch.fft.irfftn(x, s=(4, 7), dim=(1, 0), norm="forward"), numbers(5, 4, 2))
 
 
 def test_a_spectrogram() -> None:
@@ -106,9 +107,10 @@ def test_a_spectrogram() -> None:
 
 
 def test_a_transform_whose_batch_changes() -> None:
-    call = torch.compile(lambda x: torch.fft.rfft(x).abs(), backend="farkas", dynamic=True)
+    call = torch.compile(lambda x: torch.fft.rfft(x).abs(), backend="farkas")
     for batch in (3, 5):
         x = torch.randn(batch, 12)
+        torch._dynamo.mark_dynamic(x, 0)
         torch.testing.assert_close(call(x), torch.fft.rfft(x).abs())
     assert not any(r.left for r in fk.torch.reports)
 
