@@ -230,8 +230,8 @@ class ValueText:
             return f"({args[0]} {info.symbol} {args[1]})"
         if info.rule == "test":
             if not met.is_float:
-                return "0"
-            return f"(isnan({args[0]}) != 0)" if e.fn == "isnan" else f"(isinf({args[0]}) != 0)"
+                return f"({args[0]} < 0)" if e.fn == "signbit" and met.kind == "i" else "0"
+            return f"({e.fn}({args[0]}) != 0)"
         return self.operation(e.fn, own, args)
 
 

@@ -241,10 +241,12 @@ class LaneText:
         return self._resized(text, met.compute.bits, bits)
 
     def _test(self, e: Op, met: DType, bits: int) -> str:
-        if not met.is_float:
+        if not met.is_float and (e.fn != "signbit" or met.kind != "i"):
             return f"fk_splat_i{bits}x{self.lanes}(0)"
         own = met.compute.bits
         x = self.vector(e.args[0], met)
+        if e.fn == "signbit":
+            return self._resized(f"((fk_i{own}x{self.lanes})({x}) < 0)", own, bits)
         if e.fn == "isnan":
             name = self.named(x, vector_type(met.compute, self.lanes))
             return self._resized(f"({name} != {name})", own, bits)

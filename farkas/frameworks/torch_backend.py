@@ -16,7 +16,7 @@ from runtime.common.arguments import check_threads
 #: Decompositions that torch's own kernels are faster than, that draw other random numbers, or that
 #: AOTAutograd cannot trace.
 _KEPT = (
-    "embedding_dense_backward", "native_dropout", "complex", "polar", "view_as_complex", "lift",
+    "native_dropout", "complex", "polar", "view_as_complex", "lift",
     "lift_fresh", "bucketize",
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ def _count_shown() -> int | None:
 
 @lru_cache(maxsize=1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions of what has no lowering here."""
+    """Decompositions of what has no lowering here: torch's, and ours of what torch has none for."""
     torch = import_module("torch")
     table = import_module("torch._decomp").decomposition_table
     seeded = torch.Tag.nondeterministic_seeded
@@ -96,5 +96,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             return False
         return isinstance(target, torch._ops.OpOverload) and seeded not in target.tags
 
-    own = torch_linalg.decompositions()
-    return {target: f for target, f in (table | own).items() if is_wanted(target)}
+    found = {target: f for target, f in table.items() if is_wanted(target)}
+    own = import_module("farkas.frameworks.torch_decompositions").TABLE
+    for name, f in own.items():
+        packet, overload = name.removeprefix("aten.").split(".")
+        found[getattr(getattr(torch.ops.aten, packet), overload)] = f
+    return found | torch_linalg.decompositions()

@@ -68,8 +68,8 @@ def addmm(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def distances(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """(sum |x - y|^p)^(1/p) for all pairs of rows."""
     x, y, p, out = a["x1"], a["x2"], a["p"], outs[0]
-    if is_empty(x.shape) or is_empty(y.shape) or not x.is_float:
-        raise Unsupported("distances of nothing")
+    if is_empty(out.shape) or is_empty(x.shape) or not x.is_float:
+        return filled(e, out, 0)  # of vectors without elements, or none
     own = indices(out.rank)
 
     def read(name: str, ref: Ref, row: str) -> str:
@@ -163,18 +163,35 @@ class Convolution:
         channel = "c" if self.groups == 1 else f"k // {outer // self.groups} * {inner} + c"
         return where, inside(e, where, image.shape[2:]), channel
 
+    def _taps_around(self, e: Emitter, image: Ref) -> tuple[list[str], str, str, list[str]]:
+        """The element whose tap r is at place p, that it is one, its channel, and the kernel's."""
+        where, guards = [], []
+        for n in range(self.count):
+            text = f"p{n} + {self.padding[n]} - {self.dilation[n]}*r{n}"
+            where.append(f"({text}) // {self.stride[n]}")
+            guards.append(f"0 <= {where[n]} < {e.extent(image.shape[2 + n])}")
+            guards.append(f"({text}) % {self.stride[n]} == 0")
+        outer, inner = self.weight.shape[0], self.weight.shape[1]
+        if not isinstance(outer, int) or not isinstance(inner, int):
+            raise Unsupported("an open number of channels")
+        channel = "c" if self.groups == 1 else f"k // {inner} * {outer // self.groups} + c"
+        return where, ", ".join(guards), channel, [channel, f"k % {inner}"]
+
     def _of_integers(
         self, e: Emitter, x: Ref, bias: Ref | None, shape: Sequence[Extent], back: bool
     ) -> Ref:
         """The convolution as a comprehension, since Conv has floats only."""
-        if back:
-            raise Unsupported(f"a transposed convolution of {x.dtype}")
         taps, places = indices(self.count, "r"), indices(self.count, "p")
-        where, guards, channel = self._taps(e, x)
         own = ["n", "k", *places]
+        if back:
+            where, guards, channel, kernel = self._taps_around(e, x)
+            channels = self.weight.shape[0] // self.groups
+        else:
+            where, guards, channel = self._taps(e, x)
+            kernel, channels = ["k", "c"], self.weight.shape[1]
         line = (
-            f"{at('Y', own)} +=! {at('X', ['n', channel, *where])} * {at('W', ['k', 'c', *taps])}"
-            f" where {e.ranges([*own, 'c', *taps], [*shape, *self.weight.shape[1:]])}, {guards}"
+            f"{at('Y', own)} +=! {at('X', ['n', channel, *where])} * {at('W', [*kernel, *taps])}"
+            f" where {e.ranges([*own, 'c', *taps], [*shape, channels, *self.kernel])}, {guards}"
         )
         inputs = {"X": x, "W": self.weight}
         more = [*x.shape, *shape]

@@ -52,6 +52,8 @@ class Emitter:
         self._count = 0
         #: Values that are others with the dimensions in another order, by their names.
         self.moved: dict[str, tuple[Ref, list[int]]] = {}
+        #: Whether checks are made, and torch can compute what is beyond compiled code.
+        self.checked = True
         #: The name of the node that is being lowered.
         self.origin = ""
 
@@ -251,11 +253,17 @@ class Emitter:
         bad = f"{{0}} < {low} or {{0}} >= {self.extent(high)}"
         self.refuse(index, bad, IndexError, "index out of range in self", [high])
 
+    def leave(self, x: Ref, bad: str, why: str) -> None:
+        """Let torch compute the part in calls in which `bad` holds for an element of `x`."""
+        if not self.checked:
+            raise Unsupported(why)
+        self.refuse(x, bad, None, why)
+
     def refuse(
         self,
         x: Ref,
         bad: str,
-        error: type[Exception],
+        error: type[Exception] | None,
         message: str,
         more: Sequence[Extent] = (),
     ) -> None:

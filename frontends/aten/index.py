@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frontends.aten.emitter import Emitter
+from frontends.aten.move import filled
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import Ref, Unsupported, axis_of, indices, is_empty
 from frontends.onnx.core.comprehension_text import at
@@ -37,6 +38,8 @@ def index_select(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
 def _rows(e: Emitter, x: Ref, index: Ref, axis: int, out: Ref) -> Ref:
     integers(index)
+    if is_empty(out.shape):
+        return filled(e, out, 0)
     _nonempty(x, [axis])
     e.check(index, "0", x.shape[axis])
     own = indices(out.rank)
@@ -60,6 +63,8 @@ def gather(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         given["index"] = e.reshape(index, index.shape or (1,))
         found = gather(e, given, [Ref("", out.dtype, out.shape or (1,))])
         return e.reshape(found, out.shape)
+    if is_empty(out.shape):
+        return filled(e, out, 0)
     axis = axis_of(a["dim"], x.rank)
     _nonempty(x, [axis])
     e.check(index, "0", x.shape[axis])
@@ -80,6 +85,8 @@ def index(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     tensors = [given[n] for n in used]
     for tensor in tensors:
         integers(tensor)
+    if is_empty(out.shape):
+        return filled(e, out, 0)
     _nonempty(x, used)
     rank = max(t.rank for t in tensors)
     together = used == [*range(used[0], used[-1] + 1)]

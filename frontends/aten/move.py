@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from frontends.aten.emitter import Emitter
-from frontends.aten.layouts import order_of
+from frontends.aten.layouts import Order, order_of
 from frontends.aten.pointwise import Reads, computed
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import Extent, Ref, Unsupported, axis_of, extent_of, indices, is_empty
@@ -109,7 +109,7 @@ def join(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     axis = axis_of(a.get("dim", 0), out.rank)
     parts = [p for p in parts if not is_empty([p.shape[axis]])]
     if not parts:
-        raise Unsupported("a tensor without elements")
+        return filled(e, out, 0)
     if len(parts) == 1:
         return parts[0]
     return e.op("Concat", *parts, dtype=out.dtype, shape=out.shape, axis=axis)
@@ -192,18 +192,43 @@ def diagonal(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 @lowering("as_strided.default")
 def strided(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Elements by their places in memory, of a tensor that is dense there."""
-    x, memory = a["self"], a["memory"]
+    flat, place, _ = _in_memory(e, a, outs[0])
+    return e.each(outs[0].dtype, outs[0].shape, at("X", [place]), {"X": flat})
+
+
+@lowering("prims.as_strided_scatter.default", "as_strided_scatter.default")
+def put_strided(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """The tensor with elements replaced by their places in memory."""
+    source = a["src"]
+    flat, place, order = _in_memory(e, a, Ref("", source.dtype, source.shape))
+    reach = sorted(zip(map(int, a["stride"]), source.shape, strict=True))
+    inner = 0  # the last place of what has the lesser strides
+    for stride, extent in reach:
+        if extent > 1 and stride <= inner:
+            raise Unsupported("places in memory that are written several times")
+        inner += stride * (extent - 1)
+    made = _replaced(e, flat, source, [place], Ref("", outs[0].dtype, flat.shape))
+    x = a["self"]
+    if order is None:
+        return e.reshape(made, outs[0].shape)
+    ordered = e.reshape(made, [x.shape[axis] for axis in order])
+    return e.transpose(ordered, [order.index(axis) for axis in range(x.rank)])
+
+
+def _in_memory(e: Emitter, a: Arguments, part: Ref) -> tuple[Ref, str, Order]:
+    """A tensor as it lies in memory, where a strided part of it is, and the order of dimensions."""
+    x = a["self"] if "self" in a else a["input"]
+    memory = a["memory"]
     order, offset = order_of(memory), a.get("storage_offset")
     numbers = [*a["size"], *a["stride"], offset or 0, *x.shape]
     dense = order is not None or memory.is_contiguous()
-    if not dense or not all(isinstance(n, int) for n in numbers) or is_empty(outs[0].shape):
+    if not dense or not all(isinstance(n, int) for n in numbers) or is_empty(part.shape):
         raise Unsupported("places in memory that are not known")
     ordered = x if order is None else e.transpose(x, order)
     flat = e.reshape(ordered, (math.prod(x.shape),))
     # A view of a part of a storage is given as the part; torch counts from the storage's start.
     terms = [f"{s}*{i}" for i, s in zip(indices(len(a["size"])), a["stride"], strict=True)]
-    place = " + ".join([*terms, str((offset or 0) - memory.storage_offset())])
-    return e.each(outs[0].dtype, outs[0].shape, at("X", [place]), {"X": flat})
+    return flat, " + ".join([*terms, str((offset or 0) - memory.storage_offset())]), order
 
 
 @lowering("unfold.default")

@@ -9,7 +9,7 @@ from typing import Any
 
 from frontends.aten.emitter import Emitter, converted
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, extent_of, indices
+from frontends.aten.values import Extent, Ref, Unsupported, extent_of, indices, is_empty
 from frontends.onnx.core.comprehension_text import literal
 from frontends.onnx.ops.broadcasting import operand
 from poly.ir.dtypes import DTYPES
@@ -267,10 +267,8 @@ def is_inf(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
 @lowering("signbit.default")
 def sign_bit(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-    """Whether an element is negative; zeros and NaN of floats have signs, which are not seen."""
-    if a["self"].is_float:
-        raise Unsupported("signs of zeros and NaN")
-    text = "false" if a["self"].dtype == "bool" else "{self} < 0"
+    """Whether an element is negative; zeros and NaN of floats have signs, too."""
+    text = "false" if a["self"].dtype == "bool" else "signbit({self})"
     return computed(e, text, a, outs[0], a["self"].dtype)
 
 
@@ -328,7 +326,7 @@ def rounded_quotient(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     if mode is None:
         return computed(e, "{self} / {other}", a, out)
     if not out.is_float:
-        _nonzero(e, a["other"])
+        _nonzero(e, a["other"], outs[0])
         return computed(e, "{self} / {other}" if mode == "trunc" else "{self} // {other}", a, out)
     if mode == "trunc":
         return computed(e, "trunc({self} / {other})", a, out)
@@ -345,7 +343,7 @@ def rounded_quotient(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def remainder_to_zero(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The remainder with the sign of the dividend."""
     if not outs[0].is_float:
-        _nonzero(e, a["other"])
+        _nonzero(e, a["other"], outs[0])
     return computed(e, "fmod({self}, {other})", a, outs[0])
 
 
@@ -353,15 +351,17 @@ def remainder_to_zero(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 def remainder(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The remainder with the sign of the divisor."""
     if not outs[0].is_float:
-        _nonzero(e, a["other"])
+        _nonzero(e, a["other"], outs[0])
         return computed(e, "{self} % {other}", a, outs[0])
     rest = computed(e, "fmod({self}, {other})", a, outs[0])
     text = "select({rest} != 0 and ({rest} < 0) != ({other} < 0), {rest} + {other}, {rest})"
     return computed(e, text, {**a, "rest": rest}, outs[0])
 
 
-def _nonzero(e: Emitter, value: Any) -> None:
+def _nonzero(e: Emitter, value: Any, out: Ref) -> None:
     """torch ends a division of integers by 0 with an error."""
+    if is_empty(out.shape):
+        return
     if isinstance(value, Ref) and value.is_integer:
         e.refuse(value, "{0} == 0", RuntimeError, "ZeroDivisionError")
     elif isinstance(value, Ref) or not value or hasattr(value, "node"):
@@ -397,15 +397,12 @@ def _bits(out: Ref) -> int:
     return DTYPES[out.dtype].bits
 
 
-@lowering("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
-def power(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-    """self ** exponent"""
+def float_power(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """self ** exponent, and small powers of integers."""
     out, exponent = outs[0], a["exponent"]
     number = exponent if isinstance(exponent, (int, float)) else None
     if number is not None and number in (1, 2, 3, 4):
         return computed(e, " * ".join(["{self}"] * int(number)), a, out)
-    if not out.is_float:
-        raise Unsupported("powers of integers")
     if number == 0:
         return computed(e, "1", a, out)
     if number in (0.5, -0.5, -1, -2):
@@ -465,11 +462,8 @@ def clamp_one(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     return clamp(e, a, outs)
 
 
-@lowering("erfc.default", "prims.erfc.default")
-def erfc(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-    """1 - erf(x); beyond 0.5 by a polynomial (Press et al., Numerical Recipes, section 6.2)."""
-    if outs[0].dtype != "float32":
-        raise Unsupported("erfc beyond float32")
+def short_erfc(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """1 - erf(x) of float32; beyond 0.5 by a polynomial (Press et al., Numerical Recipes, 6.2)."""
     t = computed(e, "1 / (1 + 0.5 * abs({self}))", a, outs[0])
     text = "0"
     for c in reversed(_ERFC):

@@ -225,22 +225,26 @@ def prefix_products(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 @lowering("logcumsumexp.default")
 def prefix_log_sums(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """log of the sums of exp of all elements up to each: max + log(1 + exp(-|difference|))."""
-    x, out = a["self"], outs[0]
-    if not x.rank or is_empty(x.shape):
-        raise Unsupported("sums of nothing")
+    given: Ref = a["self"]
+    out = outs[0]
+    if not out.rank or is_empty(out.shape):
+        return given
+    # Of float32, too, the sum is kept in float64, as in torch: the gradient is its exponential.
+    x = e.cast(given, "float64")
     along = _Along(e, x, axis_of(a["dim"], x.rank))
     high, low = (f"{fn}({along.here}, {along.before})" for fn in ("max", "min"))
     more = LOG1P.format(self=f"exp({low} - {high})")
     lines = along.lines("Y", "{x}", f"select(isinf({high}), {high}, {high} + {more})")
-    return e.program([(out.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0]
+    return e.cast(e.program([(x.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0], out.dtype)
 
 
 @lowering("cummax.default", "cummin.default")
 def prefix_extremes(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     """The maximum or minimum of all elements up to each, and its last place."""
-    x = a["self"]
-    if not x.rank or is_empty(x.shape) or x.dtype == "bool":
-        raise Unsupported("extremes of nothing")
+    given, shape = a["self"], a["self"].shape or (1,)
+    if is_empty(shape):
+        return [e.each(o.dtype, o.shape, f"{o.dtype}(0)", {}) for o in outs]
+    x = e.reshape(e.cast(given, "int32") if given.dtype == "bool" else given, shape)
     op, symbol = ("max", ">=") if a["name"] == "cummax.default" else ("min", "<=")
     along = _Along(e, x, axis_of(a["dim"], x.rank))
     hit = f"{along.here} {symbol} {along.before}"
@@ -252,4 +256,5 @@ def prefix_extremes(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | Non
         *along.lines("Y1", "int64(0)", place),
     ]
     outputs = [(x.dtype, x.shape), ("int64", x.shape)]
-    return [*e.program(outputs, lines, {"X": x}, more=x.shape)]
+    values, places = e.program(outputs, lines, {"X": x}, more=x.shape)
+    return [e.reshape(e.cast(values, given.dtype), given.shape), e.reshape(places, given.shape)]

@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from frontends.aten.emitter import Emitter
+from frontends.aten.emitter import Emitter, converted
 from frontends.aten.index import integers
 from frontends.aten.move import full_shape
 from frontends.aten.pointwise import Reads, computed
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import Extent, Ref, Unsupported, axis_of, indices, is_empty
 from frontends.onnx.core.comprehension_text import at
+from poly.ir.dtypes import DTYPES
 
 #: The most comparisons.
 MOST = 1 << 18
@@ -85,10 +86,8 @@ def combined(e: Emitter, x: Ref, hits: Hits, how: str, has_self: bool = True) ->
         ]
         return e.program(outputs, lines, inputs, [("L", "int64", x.shape)], more)[0]
     op, neutral = _UPDATES[how]
-    if not x.is_float and ("inf" in neutral or how == "mean"):
-        if not has_self or how == "mean":
-            raise Unsupported(f"a combination of {x.dtype} without what was there")
-        neutral = read
+    if not x.is_float and "inf" in neutral:
+        neutral = read if has_self else _extreme(x.dtype, least=op == "max")
     total = at("T", own)
     lines = [
         every(f"{total} = {read if has_self else neutral}"),
@@ -98,7 +97,8 @@ def combined(e: Emitter, x: Ref, hits: Hits, how: str, has_self: bool = True) ->
     if has_self and how != "mean":
         lines.append(every(f"{y} = {total}"))
         return e.program(outputs, lines, inputs, temps, more)[0]
-    value = f"{total} / {x.dtype}({tally})" if how == "mean" else total
+    quotient = "/" if x.is_float else "//"
+    value = f"{total} {quotient} {x.dtype}({tally})" if how == "mean" else total
     lines += [
         every(f"{tally} = {int(has_self)}"),
         there(f"{tally} += select({hits.hit}, 1, 0)"),
@@ -106,6 +106,15 @@ def combined(e: Emitter, x: Ref, hits: Hits, how: str, has_self: bool = True) ->
     ]
     temps.append(("L", "int64", x.shape))
     return e.program(outputs, lines, inputs, temps, more)[0]
+
+
+def _extreme(dtype: str, least: bool) -> str:
+    """The least or the greatest integer of a type."""
+    kind = DTYPES[dtype]
+    if kind.kind == "u":
+        return "0" if least else f"{dtype}({(1 << kind.bits) - 1})"
+    greatest = f"{dtype}({(1 << kind.bits - 1) - 1})"
+    return f"(~{greatest})" if least else greatest
 
 
 @lowering(
@@ -166,6 +175,8 @@ def index_put(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
             if not a.get("accumulate"):
                 arguments = {"m": mask, "v": values, "x": x}
                 return computed(e, "select({m:bool}, {v}, {x})", arguments, out)
+    if len(used) == 1 and given[used[0]].dtype == "bool" and not is_empty(x.shape):
+        return _put_at_true(e, x, given[used[0]], used[0], values, bool(a.get("accumulate")))
     for n in used:
         integers(given[n])
     if is_empty(x.shape):
@@ -202,6 +213,40 @@ def index_put(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     found = Hits(count, " and ".join(hits), new, x.shape, {**flat, "V": rows})
     made = combined(e, e.cast(x, dtype), found, "add" if a.get("accumulate") else "")
     return e.cast(made, out.dtype)
+
+
+def _put_at_true(e: Emitter, x: Ref, mask: Ref, axis: int, values: Ref, accumulate: bool) -> Ref:
+    """X with elements replaced, or added to, where a mask is true: by the values in order."""
+    if accumulate and x.dtype == "bool":
+        raise Unsupported("sums of bool")
+    count: Extent = 1
+    for extent in mask.shape:
+        count = count * extent
+    flat = e.reshape(e.cast(mask, "int64"), (count,))
+    sums = e.op("CumSum", flat, e.constant(0), dtype="int64", shape=(count,))
+    own = indices(x.rank)
+    end = axis + mask.rank
+    here = at("N", own[axis:end])
+    where = [*own[:axis], f"{here} - 1", *own[end:]]
+    reads = [
+        "0" if isinstance(s, int) and s == 1 else i
+        for s, i in zip(values.shape, where[len(where) - values.rank :], strict=True)
+    ]
+    place = axis - len(where) + values.rank
+    if place >= 0 and values.shape[place] != 1:
+        length = values.shape[place]
+        (total,) = e.program(
+            [("int64", ())], ["Y[] +=! X[i0]" + f" where i0 in 0:{e.extent(count)}"], {"X": flat},
+            more=[count],
+        )  # fmt: skip
+        bad = f"{{0}} != {e.extent(length)}"
+        e.refuse(total, bad, RuntimeError, "shape mismatch: values for a mask", [length])
+    new = converted(at("V", reads), values.dtype, x.dtype)
+    kept = at("X", own)
+    text = f"select({at('M', own[axis:end])}, {f'{kept} + {new}' if accumulate else new}, {kept})"
+    numbers = e.reshape(sums, mask.shape)
+    inputs = {"X": x, "M": mask, "N": numbers, "V": values}
+    return e.each(x.dtype, x.shape, text, inputs, values.shape)
 
 
 @lowering("put.default")

@@ -53,6 +53,7 @@ OPS: dict[str, OpInfo] = {
     "select": OpInfo(3, "select"),
     "isnan": OpInfo(1, "test"),
     "isinf": OpInfo(1, "test"),
+    "signbit": OpInfo(1, "test"),  # also of zeros and NaN
     **{
         name: OpInfo(1, "float")
         for name in (

@@ -350,7 +350,7 @@ _COMMON: dict[str, Callable[..., Any]] = {
     "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor,
     "bitnot": np.invert,
     "isnan": lambda x: x != x,
-    "isinf": lambda x: np.zeros(np.shape(x), bool),
+    "isinf": lambda x: np.zeros(np.shape(x), bool), "signbit": lambda x: x < 0,
 }  # fmt: skip
 
 _INTEGER: dict[str, Callable[..., Any]] = {
@@ -360,7 +360,7 @@ _INTEGER: dict[str, Callable[..., Any]] = {
 
 _FLOAT: dict[str, Callable[..., Any]] = {
     "div": np.divide, "floordiv": lambda a, b: np.floor(a / b), "mod": np.mod, "fmod": np.fmod,
-    "isnan": np.isnan, "isinf": np.isinf,
+    "isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "sqrt": np.sqrt, "rsqrt": _rsqrt,
     "pow": np.power, "atan2": np.arctan2, "exp": np.exp, "log": np.log,
@@ -373,7 +373,7 @@ _FLOAT: dict[str, Callable[..., Any]] = {
 
 #: Float functions that numpy computes exactly rounded in any float type.
 _EXACT = frozenset(
-    "div floordiv mod fmod isnan isinf floor ceil round trunc sqrt rsqrt".split()
+    "div floordiv mod fmod isnan isinf signbit floor ceil round trunc sqrt rsqrt".split()
 )  # rsqrt has two roundings, in its own type
 
 _UPDATES: dict[str, Callable[[Array, Array], Any]] = {

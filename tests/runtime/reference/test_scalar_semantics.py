@@ -257,5 +257,8 @@ def test_comparisons_and_logic() -> None:
     assert unary("bitnot", BOOL, [True, False]).tolist() == [False, True]
     assert binary("max", BOOL, [True, False], [False, False]) == [True, False]
     assert unary("isnan", FLOAT32, [NAN, INF, 1], BOOL).tolist() == [True, False, False]
+    assert unary("signbit", FLOAT32, [-NAN, -0.0, NAN, 0.0, -1], BOOL).tolist() == [
+        True, True, False, False, True,
+    ]  # fmt: skip
     assert unary("isinf", FLOAT32, [NAN, -INF, 1], BOOL).tolist() == [False, True, False]
     assert unary("isnan", INT32, [0], BOOL).tolist() == [False]
