@@ -48,9 +48,11 @@ def compile_torch(exported: Any, **options: Any) -> Network:
 
 def _converted(exported: Any) -> Converted:
     """The program as a model."""
-    table = import_module("torch.export").default_decompositions()
-    for target in [t for t in table if has_lowering(str(t))]:
-        table.pop(target)
+    torch = import_module("torch")
+    table = torch.export.default_decompositions()
+    for target in [*table]:
+        if has_lowering(str(target)) or torch.Tag.nondeterministic_seeded in target.tags:
+            table.pop(target)
     table.update(decompositions())
     program = exported.run_decompositions(table)
     graph, kinds = program.graph, import_module("torch.export.graph_signature").InputKind
