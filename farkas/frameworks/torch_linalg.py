@@ -27,9 +27,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _factored(a: Any) -> tuple[Any, Any]:
-    """The LU factors and pivots of A; or as torch does of A^T, if A is dense in order."""
+    """The LU factors and pivots of A; or as torch does of A^T, if A is real and dense in order."""
     factor = import_module("torch").linalg.lu_factor_ex
-    factors, pivots, _ = factor(a.mT if a.is_contiguous() else a)
+    turned = a.is_contiguous() and not a.is_complex()
+    factors, pivots, _ = factor(a.mT if turned else a)
     return factors, pivots
 
 

@@ -201,4 +201,9 @@ def _given(array: Any, order: Order, pairs: bool) -> Any:
     tensor = to_torch(array)
     if order is not None:
         tensor = tensor.permute(*(order.index(axis) for axis in range(len(order))))
-    return import_module("torch").view_as_complex(tensor) if pairs else tensor
+    if not pairs:
+        return tensor
+    torch = import_module("torch")
+    if not tensor.numel():  # whose strides may be any
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return torch.view_as_complex(tensor)

@@ -81,17 +81,19 @@ def _length(x: Ref) -> int:
     return math.prod(x.shape)
 
 
-def _range(e: Emitter, x: Ref, least: float | None, most: float | None) -> tuple[Ref, Ref]:
-    """The range of a histogram: what is given, or that of the elements, a little wider if empty."""
+def _range(
+    e: Emitter, x: Ref, least: float | None, most: float | None, wider: float
+) -> tuple[Ref, Ref]:
+    """The range of a histogram: what is given, or that of the elements, wider if it is a point."""
     if least is None or most is None:
         if is_empty(x.shape):
-            return _range(e, x, 0.0, 1.0)
+            return _range(e, x, 0.0, 1.0, wider)
         ends = [
             reduced(e, x, range(x.rank), Ref("", x.dtype, ()), op, x.dtype) for op in ("min", "max")
         ]
     else:
         ends = [computed(e, repr(float(v)), {}, Ref("", x.dtype, ())) for v in (least, most)]
-    shift = "select({low} == {high}, 1, 0)"
+    shift = f"select({{low}} == {{high}}, {wider}, 0)"
     names = {"low": ends[0], "high": ends[1]}
     scalar = Ref("", x.dtype, ())
     low = computed(e, f"{{low}} - {shift}", names, scalar)
@@ -103,7 +105,7 @@ def histc(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """How many elements are in each of so many equal parts of a range."""
     x, bins, out = a["self"], a["bins"], outs[0]
     least, most = a.get("min", 0), a.get("max", 0)
-    low, high = _range(e, x, None if least == most == 0 else least, most)
+    low, high = _range(e, x, None if least == most == 0 else least, most, 1)
     if is_empty(x.shape):
         return computed(e, "0", {}, out)
 
@@ -122,7 +124,8 @@ def histogram(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     if isinstance(a["bins"], Ref):
         edges = a["bins"]
     else:
-        low, high = _range(e, x, *(a.get("range") or (None, None)))
+        least, most = a.get("range") or (None, None)
+        low, high = _range(e, x, least, most, 0.5)
         edges = _edges(e, low, high, count)
     found = _binned(e, x, edges, a.get("weight"), not isinstance(a["bins"], Ref), out)
     if a.get("density"):

@@ -92,6 +92,13 @@ def test_determinants_and_inverses() -> None:
     agrees(torch.linalg.solve, x[0], matrices(4))
 
 
+def test_complex_determinants_have_gradients() -> None:
+    x = torch.randn(3, 3, dtype=torch.complex128, requires_grad=True)
+    determinant = torch.compile(torch.linalg.det, backend="farkas")
+    found, expected = (torch.autograd.grad(f(x).abs(), x) for f in (determinant, torch.linalg.det))
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(("shape", "mode"), [((2, 6, 3), "complete"), ((3, 6), "reduced")])
 def test_orthogonal_factors(shape: tuple[int, ...], mode: str) -> None:
     agrees(lambda x: torch.linalg.qr(x, mode), matrices(*shape), back=False)
