@@ -185,6 +185,9 @@ def computed(
 
 def promoted(*values: Any) -> str:
     """The type to which torch promotes tensors and numbers."""
+    if all(isinstance(v, Ref) for v in values) and len({v.dtype for v in values}) == 1:
+        own: str = values[0].dtype
+        return own
     torch = import_module("torch")
     common = import_module("torch._prims_common")
 
