@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
-from farkas.frameworks import torch_linalg
 from farkas.frameworks.torch_graph import compile_graph
+from farkas.frameworks.torch_table import TABLE
 from frontends.aten.convert import has_lowering
 from poly.errors import ArgumentError
 from runtime.common.arguments import check_threads
@@ -16,8 +16,7 @@ from runtime.common.arguments import check_threads
 #: Decompositions that torch's own kernels are faster than, that draw other random numbers, or that
 #: AOTAutograd cannot trace.
 _KEPT = (
-    "native_dropout", "complex", "polar", "view_as_complex", "lift",
-    "lift_fresh", "bucketize",
+    "native_dropout", "complex", "polar", "view_as_complex", "lift", "lift_fresh", "bucketize",
 )  # fmt: skip
 
 
@@ -97,8 +96,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         return isinstance(target, torch._ops.OpOverload) and seeded not in target.tags
 
     found = {target: f for target, f in table.items() if is_wanted(target)}
-    own = import_module("farkas.frameworks.torch_decompositions").TABLE
-    for name, f in own.items():
+    for module in ("torch_decompositions", "torch_linalg"):  # they need torch, and fill the table
+        import_module(f"farkas.frameworks.{module}")
+    for name, f in TABLE.items():
         packet, overload = name.removeprefix("aten.").split(".")
         found[getattr(getattr(torch.ops.aten, packet), overload)] = f
-    return found | torch_linalg.decompositions()
+    return found

@@ -1,38 +1,27 @@
 """Decompositions of operators of torch that torch itself has none for, in others of torch.
 
-Imported where torch is.  A function returns NotImplemented where the operator is to stay.
+Imported where torch is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from farkas.frameworks.torch_grid import sample, sample_backward
+from farkas.frameworks.torch_table import decomposition
 from frontends.aten.scatter import MOST
 
 torch: Any = import_module("torch")
 aten = torch.ops.aten
 
-#: The functions by the operators' names.
-TABLE: dict[str, Callable[..., Any]] = {}
-
-
-def _of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            TABLE[f"aten.{name}"] = function
-        return function
-
-    return register
-
 
 # --- pads and interpolation -----------------------------------------------------------------------
 
 
-@_of(*(f"replication_pad{n}d_backward.default" for n in (1, 2, 3)))
+@decomposition(*(f"replication_pad{n}d_backward.default" for n in (1, 2, 3)))
 def replication_pad_backward(grad: Any, x: Any, padding: Sequence[int]) -> Any:
     """The gradients of a border are added to those of the outermost elements."""
     for n in range(len(padding) // 2):
@@ -80,7 +69,7 @@ def _both_smoothings(x: Any, sizes: Any, counts: Any, aligned: bool, scales: Any
     return [_smoothing(size, count, aligned, scale, x) for size, count, scale in four]
 
 
-@_of("_upsample_bilinear2d_aa.default")
+@decomposition("_upsample_bilinear2d_aa.default")
 def smooth_bilinear(
     x: Any, counts: Any, aligned: bool, scale_h: float | None = None, scale_w: float | None = None
 ) -> Any:
@@ -91,7 +80,7 @@ def smooth_bilinear(
     return rows @ x @ columns.T
 
 
-@_of("_upsample_bilinear2d_aa_backward.default")
+@decomposition("_upsample_bilinear2d_aa_backward.default")
 def smooth_bilinear_backward(
     grad: Any, counts: Any, sizes: Any, aligned: bool,
     scale_h: float | None = None, scale_w: float | None = None,
@@ -103,13 +92,13 @@ def smooth_bilinear_backward(
     return rows.T @ grad @ columns
 
 
-@_of("grid_sampler_3d.default")
+@decomposition("grid_sampler_3d.default")
 def sample_volume(x: Any, grid: Any, mode: int, border: int, aligned: bool) -> Any:
     """The image at the grid's places."""
     return sample(x, grid, mode, border, aligned)
 
 
-@_of("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")
+@decomposition("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")
 def sampled_backward(
     grad: Any, x: Any, grid: Any, mode: int, border: int, aligned: bool, mask: Sequence[bool]
 ) -> Any:
@@ -131,7 +120,7 @@ def _places_of_true(flat: Any, count: int) -> tuple[Any, Any]:
     return found, numbers <= sums[-1]
 
 
-@_of("masked_scatter.default")
+@decomposition("masked_scatter.default")
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """The n-th true element of a mask takes the n-th element of the source."""
     x, mask = torch.broadcast_tensors(x, mask)
@@ -142,7 +131,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     return torch.where(mask, taken, x)
 
 
-@_of("masked_scatter_backward.default")
+@decomposition("masked_scatter_backward.default")
 def masked_scatter_backward(grad: Any, mask: Any, sizes: Sequence[int]) -> Any:
     """The gradient of the source."""
     grad, mask = torch.broadcast_tensors(grad, mask)
@@ -153,7 +142,7 @@ def masked_scatter_backward(grad: Any, mask: Any, sizes: Sequence[int]) -> Any:
     return torch.where(there, grad.reshape(-1)[places], 0).view(sizes)
 
 
-@_of("nonzero_static.default")
+@decomposition("nonzero_static.default")
 def nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
     """The places of the first elements that are not 0, one in each row."""
     if not x.numel() or not size or not x.dim():
@@ -166,27 +155,20 @@ def nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
     return torch.where(there[:, None], torch.stack(columns[::-1], 1), fill_value)
 
 
-@_of("take.default")
+@decomposition("take.default")
 def take(x: Any, index: Any) -> Any:
     """Elements of a tensor as a vector; an index of one element is no number of Python."""
     return aten.index(x.reshape(-1), [index])
 
 
-@_of("index_reduce.default")
+@decomposition("index_reduce.default")
 def index_reduce(
     x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
     """`scatter_reduce`, with the same index for all rows."""
     if not x.dim():
-        found = index_reduce(
-            x.reshape(1),
-            0,
-            index.reshape(-1),
-            source.reshape(-1),
-            reduce,
-            include_self=include_self,
-        )
-        return found.reshape(())
+        flat = (x.reshape(1), 0, index.reshape(-1), source.reshape(-1))
+        return index_reduce(*flat, reduce, include_self=include_self).reshape(())
     dim = dim % x.dim()
     shape = [-1 if n == dim else 1 for n in range(x.dim())]
     wide = index.to(torch.int64).reshape(shape).expand(source.shape)
@@ -202,7 +184,7 @@ def _bags(indices: Any, offsets: Any, padding: int) -> tuple[Any, Any]:
     return torch.searchsorted(offsets, places, right=True) - 1, indices != padding
 
 
-@_of("_embedding_bag.default", "_embedding_bag_forward_only.default")
+@decomposition("_embedding_bag.default", "_embedding_bag_forward_only.default")
 def embedding_bag(
     weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = 0,
     sparse: bool = False, scale: Any = None, has_last: bool = False, padding: int = -1,
@@ -234,7 +216,7 @@ def embedding_bag(
     return torch.where(sizes[:, None] > 0, best, 0), where, sizes, indices[first]
 
 
-@_of("_embedding_bag_backward.default")
+@decomposition("_embedding_bag_backward.default")
 def embedding_bag_backward(
     grad: Any, indices: Any, offsets: Any, where: Any, sizes: Any, greatest: Any, count: int,
     by_frequency: bool, mode: int, sparse: bool, scale: Any, padding: int = -1,
@@ -256,7 +238,7 @@ def embedding_bag_backward(
     return aten.embedding_dense_backward(rows, indices, count, padding, by_frequency)
 
 
-@_of("_embedding_bag_per_sample_weights_backward.default")
+@decomposition("_embedding_bag_per_sample_weights_backward.default")
 def embedding_bag_scale_backward(
     grad: Any, weight: Any, indices: Any, offsets: Any, where: Any, mode: int, padding: int = -1
 ) -> Any:
@@ -294,7 +276,7 @@ def _reduced(data: Any, axis: int, index: Any, count: int, how: str, start: floa
     return held.narrow(axis, 0, count)
 
 
-@_of("segment_reduce.default")
+@decomposition("segment_reduce.default")
 def segment_reduce(
     data: Any, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None,
     axis: int = 0, unsafe: bool = False, initial: float | None = None,
@@ -311,7 +293,7 @@ def segment_reduce(
     return found
 
 
-@_of("_segment_reduce_backward.default")
+@decomposition("_segment_reduce_backward.default")
 def segment_reduce_backward(
     grad: Any, output: Any, data: Any, reduce: str, *, lengths: Any = None, offsets: Any = None,
     axis: int = 0, initial: float | None = None,
@@ -361,7 +343,7 @@ def _slope(rest: Any, distance: Any, p: float) -> Any:
     return torch.where(none, 0, found)
 
 
-@_of("_cdist_backward.default")
+@decomposition("_cdist_backward.default")
 def distances_backward(grad: Any, x: Any, y: Any, p: float, distance: Any) -> Any:
     """The gradient of the first points."""
     if not grad.numel() or not x.numel():
@@ -379,7 +361,7 @@ def _pairs(count: int, device: Any) -> tuple[Any, Any]:
     return torch.where(i < j, number, 0), i < j
 
 
-@_of("_pdist_forward.default")
+@decomposition("_pdist_forward.default")
 def distances_of_pairs(x: Any, p: float = 2.0) -> Any:
     """Distances of all pairs i < j of points."""
     count = x.shape[0]
@@ -389,7 +371,7 @@ def distances_of_pairs(x: Any, p: float = 2.0) -> Any:
     return aten._cdist_forward(x, x, p, None).reshape(-1)[i * count + j]
 
 
-@_of("_pdist_backward.default")
+@decomposition("_pdist_backward.default")
 def distances_of_pairs_backward(grad: Any, x: Any, p: float, distance: Any) -> Any:
     """The gradient of the points."""
     if not grad.numel() or not x.numel():
@@ -403,7 +385,7 @@ def distances_of_pairs_backward(grad: Any, x: Any, p: float, distance: Any) -> A
     return distances_backward(matrix(grad), x, x, p, matrix(distance))
 
 
-@_of("_trilinear.default")
+@decomposition("_trilinear.default")
 def trilinear(
     x: Any, y: Any, z: Any, expand1: Any, expand2: Any, expand3: Any, summed: Any, unroll: int = 1
 ) -> Any:
@@ -417,7 +399,7 @@ def trilinear(
     return product.sum(summed) if summed else product
 
 
-@_of("_efficientzerotensor.default")
+@decomposition("_efficientzerotensor.default")
 def zeros(size: Sequence[int], **options: Any) -> Any:
     """Zeros in memory."""
     options.pop("pin_memory", None)

@@ -154,11 +154,16 @@ class Convolution:
             return self._of_integers(e, x, bias, shape, back)
         return e.op(kind, x, self.weight, bias, dtype=x.dtype, shape=shape, **attributes)
 
-    def _taps(self, e: Emitter, image: Ref) -> tuple[list[str], str, str]:
-        """The element at tap r of place p, that it is one, and its channel for k and c."""
-        outer, inner = self.weight.shape[0], self.weight.shape[1]
+    def _channels(self) -> tuple[int, int]:
+        """The first extents of the weight.  Raises `Unsupported` if one is open."""
+        outer, inner = self.weight.shape[:2]
         if not isinstance(outer, int) or not isinstance(inner, int):
             raise Unsupported("an open number of channels")
+        return outer, inner
+
+    def _taps(self, e: Emitter, image: Ref) -> tuple[list[str], str, str]:
+        """The element at tap r of place p, that it is one, and its channel for k and c."""
+        outer, inner = self._channels()
         where = tapped(self.stride, self.dilation, self.padding)
         channel = "c" if self.groups == 1 else f"k // {outer // self.groups} * {inner} + c"
         return where, inside(e, where, image.shape[2:]), channel
@@ -171,9 +176,7 @@ class Convolution:
             where.append(f"({text}) // {self.stride[n]}")
             guards.append(f"0 <= {where[n]} < {e.extent(image.shape[2 + n])}")
             guards.append(f"({text}) % {self.stride[n]} == 0")
-        outer, inner = self.weight.shape[0], self.weight.shape[1]
-        if not isinstance(outer, int) or not isinstance(inner, int):
-            raise Unsupported("an open number of channels")
+        outer, inner = self._channels()
         channel = "c" if self.groups == 1 else f"k // {inner} * {outer // self.groups} + c"
         return where, ", ".join(guards), channel, [channel, f"k % {inner}"]
 

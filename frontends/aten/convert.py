@@ -179,17 +179,17 @@ def convert(
             if getattr(extent, "is_Symbol", False):
                 known.setdefault(extent, (port.name, axis))
     e = Emitter()
-    e.symbols, e.checked = dict(known), checked
+    e.symbols = dict(known)
     found = _lowered(e, nodes, inputs, ports, orders, kept)
     # A tensor as long as each size that no input shows, and the same again.
     sizes = [Ref(f"size_{symbol}", "bool", (symbol,)) for symbol in e.missing]
     if sizes:
         e = Emitter()
-        e.checked = checked
         e.symbols = known | {r.shape[0]: (r.name, 0) for r in sizes}
         found = _lowered(e, nodes, inputs, ports, orders, kept)
-    if not checked and any(check.error is None for check in e.checks):
-        raise Unsupported("what torch has to compute for some elements")
+    beyond = [check.message for check in e.checks if check.error is None]
+    if beyond and not checked:
+        raise Unsupported(f"what torch has to compute for some elements: {beyond[0]}")
     names = [f"{n.name}.out" if checked else n.name for n in outputs]
     for node, name, order in zip(outputs, names, results, strict=True):
         found[node] = _passed_back(e, found[node], node.name, name, order)

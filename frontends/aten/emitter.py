@@ -52,8 +52,6 @@ class Emitter:
         self._count = 0
         #: Values that are others with the dimensions in another order, by their names.
         self.moved: dict[str, tuple[Ref, list[int]]] = {}
-        #: Whether checks are made, and torch can compute what is beyond compiled code.
-        self.checked = True
         #: The name of the node that is being lowered.
         self.origin = ""
 
@@ -255,8 +253,6 @@ class Emitter:
 
     def leave(self, x: Ref, bad: str, why: str) -> None:
         """Let torch compute the part in calls in which `bad` holds for an element of `x`."""
-        if not self.checked:
-            raise Unsupported(why)
         self.refuse(x, bad, None, why)
 
     def refuse(

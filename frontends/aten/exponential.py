@@ -6,7 +6,7 @@ import math
 
 from frontends.aten.contract import matmul
 from frontends.aten.emitter import Check, Emitter
-from frontends.aten.factor import Lines, stacked
+from frontends.aten.factor import Lines, identity, stacked
 from frontends.aten.move import filled
 from frontends.aten.pointwise import computed
 from frontends.aten.registry import Arguments, lowering
@@ -69,7 +69,7 @@ def _polynomial(e: Emitter, x: Ref) -> Ref:
     second = product(x, x)
     powers = {"a": x, "b": second, "c": product(second, x)}
     fourth = product(second, second)
-    one = e.each(x.dtype, x.shape, "select(i1 == i2, 1, 0)", {})
+    one = identity(e, x)
 
     def coefficient(first: int, more: dict[str, Ref]) -> Ref:
         terms = [

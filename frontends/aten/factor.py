@@ -51,6 +51,11 @@ def zeros(e: Emitter, outs: Sequence[Ref]) -> list[Ref | None]:
     return [filled(e, out, 0) for out in outs]
 
 
+def identity(e: Emitter, x: Ref) -> Ref:
+    """A stack of identity matrices, as large as another."""
+    return e.each(x.dtype, x.shape, "select(i1 == i2, 1, 0)", {})
+
+
 #: A range of an index: how many, or from where to where.
 Bounds = int | tuple[int | str, int | str]
 
@@ -146,7 +151,7 @@ def cholesky_inverse(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
         "cholesky_inverse: {where}The diagonal element {order} is zero, the inversion could not be"
         " completed because the input matrix is singular.", x.rank == 2,
     )  # fmt: skip
-    one = e.each(x.dtype, given.shape, "select(i1 == i2, 1, 0)", {})
+    one = identity(e, given)
     half = triangular(e, given, one, upper=False)
     return e.reshape(triangular(e, transposed(e, given), half, upper=True), x.shape)
 

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from frontends.aten.emitter import Emitter, converted
 from frontends.aten.pointwise import LOG1P
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, axes_of, axis_of, indices, is_empty
+from frontends.aten.values import (
+    Ref,
+    Unsupported,
+    axes_of,
+    axis_of,
+    indices,
+    is_empty,
+    numel,
+)
 from frontends.onnx.core.comprehension_text import at
 
 
@@ -124,7 +132,7 @@ def place(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
     op = "min" if a["name"] in ("argmin.default", "min.dim") else "max"
     out = outs[-1]
     if dim is None:
-        x = e.reshape(x, [_product(x.shape)])
+        x = e.reshape(x, [numel(x.shape)])
         if out.rank:
             raise Unsupported("a place that keeps dimensions")
     axis = axis_of(dim or 0, x.rank)
@@ -145,13 +153,6 @@ def place(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
     if len(outs) == 1:
         return found
     return [e.cast(best, outs[0].dtype), found]
-
-
-def _product(shape: Sequence[Extent]) -> Extent:
-    count: Extent = 1
-    for extent in shape:
-        count = count * extent
-    return int(count) if getattr(count, "is_Integer", False) else count
 
 
 @lowering("var.correction", "var_mean.correction")

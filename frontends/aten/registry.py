@@ -18,32 +18,27 @@ ComplexLowering = Callable[[Emitter, Arguments, list[Any]], Any]
 
 LOWERINGS: dict[str, Lowering] = {}
 COMPLEX: dict[str, ComplexLowering] = {}
-_L = TypeVar("_L", bound=Lowering)
-_C = TypeVar("_C", bound=ComplexLowering)
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def lowering(*names: str) -> Callable[[_L], _L]:
+def lowering(*names: str) -> Callable[[_F], _F]:
     """Register the lowering of operators, by their names without ``aten.``.
 
     It gets (emitter, arguments, outputs); tensors among the arguments are `Ref`.
     """
-
-    def register(function: _L) -> _L:
-        for name in names:
-            assert name not in LOWERINGS, name
-            LOWERINGS[name] = function
-        return function
-
-    return register
+    return _registering(LOWERINGS, names)
 
 
-def complex_lowering(*names: str) -> Callable[[_C], _C]:
+def complex_lowering(*names: str) -> Callable[[_F], _F]:
     """As `lowering`, for calls in which something is complex."""
+    return _registering(COMPLEX, names)
 
-    def register(function: _C) -> _C:
+
+def _registering(table: dict[str, Any], names: tuple[str, ...]) -> Callable[[_F], _F]:
+    def register(function: _F) -> _F:
         for name in names:
-            assert name not in COMPLEX, name
-            COMPLEX[name] = function
+            assert name not in table, name
+            table[name] = function
         return function
 
     return register

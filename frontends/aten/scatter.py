@@ -15,8 +15,9 @@ from frontends.aten.emitter import Emitter, converted
 from frontends.aten.index import integers
 from frontends.aten.move import full_shape
 from frontends.aten.pointwise import Reads, computed
+from frontends.aten.reduce import reduced
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, axis_of, indices, is_empty
+from frontends.aten.values import Extent, Ref, Unsupported, axis_of, indices, is_empty, numel
 from frontends.onnx.core.comprehension_text import at
 from poly.ir.dtypes import DTYPES
 
@@ -219,9 +220,7 @@ def _put_at_true(e: Emitter, x: Ref, mask: Ref, axis: int, values: Ref, accumula
     """X with elements replaced, or added to, where a mask is true: by the values in order."""
     if accumulate and x.dtype == "bool":
         raise Unsupported("sums of bool")
-    count: Extent = 1
-    for extent in mask.shape:
-        count = count * extent
+    count = numel(mask.shape)
     flat = e.reshape(e.cast(mask, "int64"), (count,))
     sums = e.op("CumSum", flat, e.constant(0), dtype="int64", shape=(count,))
     own = indices(x.rank)
@@ -235,10 +234,7 @@ def _put_at_true(e: Emitter, x: Ref, mask: Ref, axis: int, values: Ref, accumula
     place = axis - len(where) + values.rank
     if place >= 0 and values.shape[place] != 1:
         length = values.shape[place]
-        (total,) = e.program(
-            [("int64", ())], ["Y[] +=! X[i0]" + f" where i0 in 0:{e.extent(count)}"], {"X": flat},
-            more=[count],
-        )  # fmt: skip
+        total = reduced(e, flat, [0], Ref("", "int64", ()), "+", "int64")
         bad = f"{{0}} != {e.extent(length)}"
         e.refuse(total, bad, RuntimeError, "shape mismatch: values for a mask", [length])
     new = converted(at("V", reads), values.dtype, x.dtype)
@@ -253,9 +249,7 @@ def _put_at_true(e: Emitter, x: Ref, mask: Ref, axis: int, values: Ref, accumula
 def put(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """`index_put` into all elements in order."""
     x, index, source = a["self"], a["index"], a["source"]
-    count = 1
-    for extent in x.shape:
-        count = count * extent
+    count = numel(x.shape)
     length = math.prod(s if isinstance(s, int) else MOST for s in index.shape)
     given = {
         "name": "index_put.default", "self": e.reshape(x, (count,)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from frontends.aten.emitter import Emitter
 from frontends.aten.move import filled
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, axis_of, indices, is_empty
+from frontends.aten.values import Ref, Unsupported, axis_of, indices, is_empty, numel
 from frontends.onnx.core.comprehension_text import at
 
 #: The most elements in a row.  The network takes n log(n)^2 / 4 comparisons.
@@ -159,7 +159,7 @@ def median(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
     x = a["self"]
     whole = a["name"].endswith("default")
     if whole:
-        x = e.reshape(x, (_product(x.shape),))
+        x = e.reshape(x, (numel(x.shape),))
     if is_empty(outs[0].shape):
         return [filled(e, out, 0) for out in outs]
     s = sorted_along(e, x, 0 if whole else a["dim"])
@@ -175,13 +175,6 @@ def median(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
         place = f"select({missing} > 0, {s.count} - {missing}, {(s.count - 1) // 2})"
     found = _read(e, s, place, outs, C=count)
     return found[0] if whole else [*found]
-
-
-def _product(shape: Sequence[Extent]) -> Extent:
-    count: Extent = 1
-    for extent in shape:
-        count = count * extent
-    return count
 
 
 @lowering("kthvalue.default")

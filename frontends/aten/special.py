@@ -279,8 +279,7 @@ def y0(s: Steps, x: str) -> str:
     z = s.let(f"{x} * {x}")
     near = ratio(z, tables.Y0_P, tables.Y0_Q)
     near = f"{near} + {2 / math.pi!r} * log({x}) * ({j0(s, x)})"
-    far = _far_bessel(s, x, 0, True)
-    return cases((f"{x} == 0", "-inf"), (f"{x} < 0", "nan"), (f"{x} <= 5", near), otherwise=far)
+    return _second_kind(s, x, 0, near)
 
 
 @function("special_bessel_y1.default")
@@ -289,7 +288,12 @@ def y1(s: Steps, x: str) -> str:
     z = s.let(f"{x} * {x}")
     near = ratio(z, tables.Y1_P, tables.Y1_Q)
     near = f"{x} * {near} + {2 / math.pi!r} * (({j1(s, x)}) * log({x}) - 1 / {x})"
-    far = _far_bessel(s, x, 1, True)
+    return _second_kind(s, x, 1, near)
+
+
+def _second_kind(s: Steps, x: str, order: int, near: str) -> str:
+    """Y(x), of which the value up to 5 is given."""
+    far = _far_bessel(s, x, order, True)
     return cases((f"{x} == 0", "-inf"), (f"{x} < 0", "nan"), (f"{x} <= 5", near), otherwise=far)
 
 

@@ -117,3 +117,11 @@ def indices(count: int, letter: str = "i") -> tuple[str, ...]:
 def is_empty(shape: Sequence[Extent]) -> bool:
     """Whether a tensor is known to have no elements."""
     return any(isinstance(e, int) and e == 0 for e in shape)
+
+
+def numel(shape: Sequence[Extent]) -> Extent:
+    """The number of elements of a tensor."""
+    count: Extent = 1
+    for extent in shape:
+        count = count * extent
+    return int(count) if getattr(count, "is_Integer", False) else count

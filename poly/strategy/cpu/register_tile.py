@@ -234,12 +234,10 @@ class _Update:
         """Whether packing operands, or transposing results, may not pay for some unknown sizes."""
         if None not in self.extents.values():
             return False
-        known = {x: e or 1 for x, e in self.extents.items()}
-        length = prod(known[r] for r in found.reductions)
+        known: dict[str, int | None] = {x: e or 1 for x, e in self.extents.items()}
+        length = prod(self.extents[r] or 1 for r in found.reductions)
         return length < SURE or any(
-            reuse_of(self.s, r, {**self.extents, **known}) < SURE
-            for r in self.reads
-            if found.v in self.moves[r]
+            reuse_of(self.s, r, known) < SURE for r in self.reads if found.v in self.moves[r]
         )
 
     def score(

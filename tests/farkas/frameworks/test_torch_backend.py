@@ -11,27 +11,14 @@ from typing import Any
 import pytest
 
 import farkas as fk
+from tests.farkas.frameworks.torch_checks import torch, whole
 
-pytest.importorskip("torch", reason="torch is not installed")
-torch: Any = importlib.import_module("torch")
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 F = torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fk.torch.reports.clear()
 
 
 def compiled(function: Any, **options: Any) -> Any:
     return torch.compile(function, backend="farkas", **options)
-
-
-def whole() -> None:
-    """Nothing stayed with torch."""
-    assert fk.torch.reports
-    assert not any(r.left for r in fk.torch.reports), "\n".join(map(str, fk.torch.reports))
 
 
 def equal(a: Any, b: Any) -> None:

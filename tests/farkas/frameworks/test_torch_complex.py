@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import farkas as fk
+from tests.farkas.frameworks.torch_checks import agrees, torch
 
-pytest.importorskip("torch", reason="torch is not installed")
-torch: Any = importlib.import_module("torch")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fk.torch.reports.clear()
-
-
-def agrees(function: Callable[..., Any], *given: Any, back: bool = True, **options: Any) -> None:
-    """The result and gradients are eager torch's, and nothing stayed with torch."""
-    results = []
-    torch._dynamo.reset()  # or sizes become open
-    for call in (function, torch.compile(function, backend="farkas", **options)):
-        inputs = [x.clone().requires_grad_(back) for x in given]
-        found = [call(*inputs)]
-        if back:
-            seed = torch.linspace(0.5, 1.5, found[0].numel()).to(found[0].dtype)
-            found += torch.autograd.grad(found, inputs, seed.view(found[0].shape))
-        results.append(found)
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected)
-    left = {pair for r in fk.torch.reports for pair in r.left}
-    assert fk.torch.reports
-    assert not left
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 
 
 def numbers(*shape: int, dtype: Any = torch.complex128) -> Any:

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import farkas as fk
+from tests.farkas.frameworks.torch_checks import agrees as torch_agrees
+from tests.farkas.frameworks.torch_checks import torch
 
-pytest.importorskip("torch", reason="torch is not installed")
-torch: Any = importlib.import_module("torch")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fk.torch.reports.clear()
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 
 
-def agrees(function: Callable[..., Any], *given: Any, back: bool = True) -> None:
-    """Results and gradients are eager torch's, and nothing stayed with torch."""
-    results = []
-    torch._dynamo.reset()  # or sizes become open
-    for call in (function, torch.compile(function, backend="farkas")):
-        inputs = [x.clone().requires_grad_(back) for x in given]
-        found = call(*inputs)
-        found = [*found] if isinstance(found, tuple) else [found]
-        if back:
-            real = [f for f in found if f.requires_grad]
-            seeds = [torch.linspace(0.5, 1.5, f.numel()).to(f.dtype).view(f.shape) for f in real]
-            found += torch.autograd.grad(real, inputs, seeds)
-        results.append(found)
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
-    left = {pair for r in fk.torch.reports for pair in r.left}
-    assert fk.torch.reports
-    assert not left
+#: Within the rounding errors of factorisations.
+agrees = partial(torch_agrees, rtol=1e-6, atol=1e-8)
 
 
 def matrices(*shape: int) -> Any:

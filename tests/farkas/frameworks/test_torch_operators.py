@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import farkas as fk
+from tests.farkas.frameworks.torch_checks import torch, whole
 
-pytest.importorskip("torch", reason="torch is not installed")
-torch: Any = importlib.import_module("torch")
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 F = torch.nn.functional
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fk.torch.reports.clear()
 
 
 def same(function: Callable[..., Any], *given: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
@@ -38,8 +29,7 @@ def same(function: Callable[..., Any], *given: Any, rtol: float = 1e-5, atol: fl
     found = run(torch.compile(function, backend="farkas"))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
-    assert fk.torch.reports
-    assert not any(r.left for r in fk.torch.reports), "\n".join(map(str, fk.torch.reports))
+    whole()
 
 
 # --- functions of one element ---------------------------------------------------------------------
