@@ -33,6 +33,12 @@ def test_compiling_a_comprehension_loads_neither_onnx_nor_rich(command: Command)
     assert not names.intersection({"onnx", "rich", "click"})
 
 
+def test_the_backend_for_torch_loads_no_compiler(command: Command) -> None:
+    names = loaded(command, "import farkas.torch; farkas.torch.backend")
+    assert {"numpy", "frontends.aten.convert"} <= names
+    assert not names & {"islpy", "lark", "cgen", "codegen.c.function", "poly.schedule.schedule"}
+
+
 def test_import_time(command: Command, record_property: pytest.RecordProperty) -> None:
     code = "import time; t = time.perf_counter(); import farkas; print(time.perf_counter() - t)"
     took = sorted(float(command("-c", code).stdout) for _ in range(3))[1]

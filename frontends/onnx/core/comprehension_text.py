@@ -11,14 +11,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from frontends.language.parse_program import parse_program
 from frontends.onnx.core.symbolic_dims import CURRENT, Dim
 from poly.ir.dtypes import DType
-from poly.ir.program import Program
+
+if TYPE_CHECKING:
+    from poly.ir.program import Program
 
 _LETTERS = ("i", "j", "k", "l", "m", "n")
 
@@ -33,6 +34,8 @@ def parsed(text: str) -> Program:
     ------
     LanguageError, ProgramError : if an operator wrote an invalid program, a defect of Farkas.
     """
+    from frontends.language.parse_program import parse_program  # what is cached needs no parser
+
     return parse_program(text)
 
 
