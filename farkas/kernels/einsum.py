@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import operator
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
 
-from farkas.kernels.kernel import Kernel, compile
+from farkas.kernels.einsum_kernels import ADD, MOST_COMPLEX, MUL, Semiring, kernel_of, numbered
+from farkas.kernels.kernel import Kernel
 from frontends.language.subscripts import Label, Labels, Subscripts, from_lists, read_subscripts
 from poly.errors import ArgumentError
 from runtime.common.arguments import Array
 from runtime.common.exchange import NUMBERS, library_of
 from runtime.common.exchange_call import exchange_call
 
-#: How values are combined by name: the sign in a reduction, and the text of a pair of values.
-_ADD = {"+": "+=!", "*": "*=!", "max": "max=!", "min": "min=!"}
-_MUL = {"*": "{} * {}", "+": "{} + {}", "max": "max({}, {})", "min": "min({}, {})"}
-_BOOL_ADD = {"+": "max=!", "max": "max=!", "*": "min=!", "min": "min=!"}
-_BOOL_MUL = {"*": "{} and {}", "min": "{} and {}", "+": "{} or {}", "max": "{} or {}"}
-_MOST_KERNELS = 256
 _MOST_PLANS = 1024
 #: numpy's own, for views.
 _VIEW = np.einsum
@@ -84,7 +76,7 @@ def einsum(
     _check_words(add, mul, order)
     call = partial(
         _compute, text, dtype=dtype, order=order.upper(), casting=casting, optimize=optimize,
-        semiring=_Semiring(add, mul), threads=threads,
+        semiring=Semiring(add, mul), threads=threads,
         is_numpys=like is None and library_of(operands) is None,
     )  # fmt: skip
     # numpy gives numbers its own element types here, whatever they stand beside.
@@ -147,7 +139,7 @@ def transpose(a: Any, axes: Any = None) -> Any:
 
 def _check_words(add: Any, mul: Any, order: Any) -> None:
     """Check the names of operations and of an order.  Raises `ArgumentError`."""
-    for name, known in ((add, _ADD), (mul, _MUL)):
+    for name, known in ((add, ADD), (mul, MUL)):
         if not isinstance(name, str) or name not in known:
             raise ArgumentError(f"there is no operation {name!r}; there are {', '.join(known)}")
     if not isinstance(order, str) or order.upper() not in ("C", "F", "A", "K"):
@@ -165,18 +157,6 @@ def _split(arguments: Sequence[Any]) -> tuple[str, list[Any]]:
     return from_lists(arguments)
 
 
-@dataclass(frozen=True)
-class _Semiring:
-    """What stands for the sum and the product."""
-
-    add: str = "+"
-    mul: str = "*"
-
-    @property
-    def is_usual(self) -> bool:
-        return self == _Semiring()
-
-
 def _compute(
     text: str,
     operands: list[Any],
@@ -186,7 +166,7 @@ def _compute(
     order: str,
     casting: str,
     optimize: Any,
-    semiring: _Semiring,
+    semiring: Semiring,
     threads: int | None,
     is_numpys: bool,
 ) -> Any:
@@ -201,17 +181,14 @@ def _compute(
     subscripts = Subscripts(terms, subscripts.result)
     is_same = is_numpys and out is None and common == arrays[0].dtype
     if semiring.is_usual and is_same and _is_view(subscripts):
-        plain = _renamed(subscripts)
+        plain = numbered(subscripts)
         return _VIEW(arrays[0], [*plain.operands[0]], [*plain.result])
     is_fortran = order == "F" or (order == "A" and all(a.flags.f_contiguous for a in arrays))
     arrays = [np.asarray(a, common) for a in arrays]
-    steps = _steps(subscripts, arrays, semiring, optimize)
-    if common.kind == "c":
-        result = _complex(steps, arrays, semiring, threads)
-    else:
-        result = _run(steps, arrays, threads, _fitting(out, common))
-        if is_same and optimize is True:
-            _remember((text, *operands), arrays, semiring, steps)
+    steps = _steps(subscripts, arrays, semiring.of(common), optimize)
+    result = _run(steps, arrays, threads, _fitting(out, common))
+    if is_same and optimize is True:
+        _remember((text, *operands), arrays, semiring, steps)
     if out is not None:
         return _written(out, result, casting)
     if is_fortran and result.ndim > 1:
@@ -300,47 +277,15 @@ class _Step:
     order: tuple[int, ...]
 
 
-def _step(
-    operands: Sequence[Labels],
-    result: Labels,
-    positions: Sequence[int],
-    semiring: _Semiring,
-    is_bool: bool,
-) -> _Step:
-    """The step for operands at some positions.
-
-    The operand with the most dimensions comes first: sums run in its order.
-    """
-    widest = sorted(range(len(operands)), key=lambda n: -len(operands[n]))
-    chosen = Subscripts(tuple(operands[n] for n in widest), result)
-    kernel = _kernel(_renamed(chosen), semiring, is_bool)
-    # Kernels take their operands in the order in which the text reads them.
-    turned = _turned(chosen.operands)
-    order = [*turned, *(n for n in range(len(operands)) if n not in turned)]
-    return _Step(kernel, tuple(positions), tuple(widest[n] for n in order))
-
-
-def _turned(operands: Sequence[Labels]) -> dict[int, Labels]:
-    """The operands that are read again and again with the first, with its order of their labels."""
-    found = {}
-    for n, labels in enumerate(operands):
-        own = tuple(x for x in dict.fromkeys(operands[0]) if x in labels)
-        is_part = {*own} == {*labels} < {*operands[0]} and len(own) == len(labels)
-        if is_part and own != labels:
-            found[n] = own
-    return found
-
-
 def _steps(
-    subscripts: Subscripts, arrays: Sequence[Array], semiring: _Semiring, optimize: Any
+    subscripts: Subscripts, arrays: Sequence[Array], semiring: Semiring, optimize: Any
 ) -> tuple[_Step, ...]:
     """One kernel, or one for each pair of operands."""
-    is_bool = arrays[0].dtype == np.bool_
-    if len(arrays) < 3 or optimize is False or not semiring.is_usual:
-        operands, result = subscripts.operands, subscripts.result
-        return (_step(operands, result, range(len(arrays)), semiring, is_bool),)
     labels, steps = list(subscripts.operands), []
-    path = _path(subscripts, arrays, optimize)
+    is_one = len(arrays) < 3 or optimize is False or not semiring.is_usual
+    path = [tuple(range(len(arrays)))] if is_one else _path(subscripts, arrays, optimize)
+    if semiring.elements == "complex":
+        path = _shortened(path, len(arrays))
     for number, positions in enumerate(path):
         chosen = [labels.pop(p) for p in sorted(positions, reverse=True)][::-1]
         kept = {x for one in labels for x in one} | {*subscripts.result}
@@ -349,7 +294,8 @@ def _steps(
         widest = sorted(chosen, key=len, reverse=True)
         own = tuple(dict.fromkeys(x for one in widest for x in one if x in made))
         result = subscripts.result if last else own
-        steps.append(_step(chosen, result, sorted(positions), semiring, is_bool))
+        kernel, order = kernel_of(Subscripts(tuple(chosen), result), semiring)
+        steps.append(_Step(kernel, tuple(sorted(positions)), order))
         labels.append(result)
     return tuple(steps)
 
@@ -358,6 +304,10 @@ def _run(
     steps: Sequence[_Step], arrays: Sequence[Array], threads: int | None, out: Any = None
 ) -> Array:
     """The result of the last step."""
+    if arrays[0].dtype.kind == "c":
+        target = None if out is None else _pairs(out)
+        found = _run(steps, [*map(_pairs, arrays)], threads, target)
+        return out if found is target else found.view(arrays[0].dtype)[..., 0]
     left = list(arrays)
     for step in steps:
         chosen = [left.pop(p) for p in reversed(step.positions)][::-1]
@@ -367,6 +317,11 @@ def _run(
         given = [chosen[n] for n in step.order]
         left.append(step.kernel(*given, out=target, threads=threads))
     return left[0]
+
+
+def _pairs(array: Array) -> Array:
+    """Complex numbers as two real ones, along a dimension of its own, on the same memory."""
+    return array[..., np.newaxis].view(array.real.dtype)
 
 
 #: The steps of earlier calls whose operands needed no preparation, by what they follow from.
@@ -384,7 +339,7 @@ def _plan_key(arguments: Sequence[Any], add: Any, mul: Any) -> Any:
 
 
 def _remember(
-    arguments: Sequence[Any], arrays: Sequence[Array], semiring: _Semiring, steps: tuple[_Step, ...]
+    arguments: Sequence[Any], arrays: Sequence[Array], semiring: Semiring, steps: tuple[_Step, ...]
 ) -> None:
     """Let later calls with such arguments take the same steps, if nothing is to be prepared.
 
@@ -404,7 +359,7 @@ def _remember(
 
 def _path(subscripts: Subscripts, arrays: Sequence[Array], optimize: Any) -> list[tuple[int, ...]]:
     """Which operands are contracted one after the other, as `numpy.einsum_path` has it."""
-    plain = _renamed(subscripts)
+    plain = numbered(subscripts)
     given: list[Any] = []
     for labels, array in zip(plain.operands, arrays, strict=True):
         given += [array, [*labels]]
@@ -416,6 +371,24 @@ def _path(subscripts: Subscripts, arrays: Sequence[Array], optimize: Any) -> lis
     except (TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
         raise ArgumentError(f"optimize={optimize!r}: {error}") from None
     return [tuple(step) for step in found[1:]]
+
+
+def _shortened(path: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+    """The same of `count` operands, in steps that take no more than kernels can.
+
+    >>> _shortened([(0, 1, 2, 3, 4, 5)], 6)
+    [(0, 1, 2, 3), (0, 1, 2)]
+    """
+    made, left = [], count
+    for step in path:
+        positions = sorted(step)
+        while len(positions) > MOST_COMPLEX:
+            made.append(tuple(positions[:MOST_COMPLEX]))
+            left -= MOST_COMPLEX - 1
+            positions = [*(p - MOST_COMPLEX for p in positions[MOST_COMPLEX:]), left - 1]
+        made.append(tuple(positions))
+        left -= len(positions) - 1
+    return made
 
 
 def _broadcast(
@@ -451,95 +424,3 @@ def _broadcast(
         kept_labels.append(tuple(x for x, s in zip(labels, spread, strict=True) if not s))
         kept.append(array)
     return tuple(kept_labels), kept
-
-
-def _complex(
-    steps: Sequence[_Step], arrays: Sequence[Array], semiring: _Semiring, threads: int | None
-) -> Array:
-    """The result for complex operands, from those for their real and imaginary parts."""
-    if not semiring.is_usual:
-        raise ArgumentError("complex numbers have the usual sum and product only")
-    parts = [(np.array(a.real), np.array(a.imag)) for a in arrays]
-    total: Any = None
-    for choice in product((0, 1), repeat=len(arrays)):
-        given = [part[c] for part, c in zip(parts, choice, strict=True)]
-        value = _run(steps, given, threads)
-        if total is None:
-            total = np.zeros(value.shape, arrays[0].dtype)
-        power = sum(choice) % 4  # of i
-        target = total.imag if power % 2 else total.real
-        target += value if power < 2 else -value
-    found: Array = total
-    return found
-
-
-# --- kernels --------------------------------------------------------------------------------------
-
-_kernels: OrderedDict[tuple[Subscripts, _Semiring, bool], Kernel] = OrderedDict()
-_lock = threading.Lock()
-
-
-def _renamed(subscripts: Subscripts) -> Subscripts:
-    """The same with numbers for labels, in the order in which they come."""
-    numbers: dict[Label, int] = {}
-    for labels in (*subscripts.operands, subscripts.result):
-        for label in labels:
-            numbers.setdefault(label, len(numbers))
-    operands = tuple(tuple(numbers[x] for x in labels) for labels in subscripts.operands)
-    return Subscripts(operands, tuple(numbers[x] for x in subscripts.result))
-
-
-def _kernel(subscripts: Subscripts, semiring: _Semiring, is_bool: bool) -> Kernel:
-    key = subscripts, semiring, is_bool
-    with _lock:
-        if key in _kernels:
-            _kernels.move_to_end(key)
-            return _kernels[key]
-        kernel = compile(_text(*key), name="einsum")
-        _kernels[key] = kernel
-        if len(_kernels) > _MOST_KERNELS:
-            _kernels.popitem(last=False)
-        return kernel
-
-
-def _text(subscripts: Subscripts, semiring: _Semiring, is_bool: bool) -> str:
-    """The comprehension.
-
-    >>> _text(Subscripts(((0, 1), (1, 2)), (0, 2)), _Semiring(), False)
-    'result[i0,i2] +=! A0[i0,i1] * A1[i1,i2]'
-
-    A sum along one operand runs in the order of its dimensions, and is transposed afterwards.
-
-    >>> _text(Subscripts(((0, 1, 2),), (2, 1)), _Semiring(), False)
-    'sums[i1,i2] +=! A0[i0,i1,i2]; result[i2,i1] = sums[i1,i2]'
-
-    What is read again and again with it is transposed before.
-
-    >>> _text(Subscripts(((0, 1, 2), (2, 1)), (0,)), _Semiring(), False)
-    'B1[i1,i2] = A1[i2,i1]; result[i0] +=! A0[i0,i1,i2] * B1[i1,i2]'
-    """
-    add, mul = (_BOOL_ADD, _BOOL_MUL) if is_bool else (_ADD, _MUL)
-
-    def read(name: str, labels: Labels) -> str:
-        return f"{name}[{','.join(f'i{x}' for x in labels)}]"
-
-    turned = _turned(subscripts.operands)
-    lines = [
-        f"{read(f'B{n}', own)} = {read(f'A{n}', subscripts.operands[n])}"
-        for n, own in turned.items()
-    ]
-    value, *others = (
-        read(f"B{n}", turned[n]) if n in turned else read(f"A{n}", labels)
-        for n, labels in enumerate(subscripts.operands)
-    )
-    for other in others:
-        value = mul[semiring.mul].format(value, other)
-    summed = {x for labels in subscripts.operands for x in labels} - {*subscripts.result}
-    sign, whole = add[semiring.add] if summed else "=", subscripts.result
-    own = tuple(x for x in dict.fromkeys(subscripts.operands[0]) if x in whole)
-    if not summed or own == whole or {*own} != {*whole}:
-        lines.append(f"{read('result', whole)} {sign} {value}")
-    else:
-        lines.append(f"{read('sums', own)} {sign} {value}")
-        lines.append(f"{read('result', whole)} = {read('sums', own)}")
-    return "; ".join(lines)
