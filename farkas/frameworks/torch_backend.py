@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
@@ -102,3 +103,17 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         packet, overload = name.removeprefix("aten.").split(".")
         found[getattr(getattr(torch.ops.aten, packet), overload)] = f
     return found
+
+
+def _leave_own_code() -> None:
+    """Let Dynamo call what is Farkas's own, such as `farkas.einsum`, instead of tracing it.
+
+    It traces the calls of operators, which are in this package.
+    """
+    rules = import_module("torch._dynamo.trace_rules")
+    for name in ("farkas.kernels", "farkas.networks", "frontends", "poly", "codegen", "runtime"):
+        rules.add(name)
+
+
+if "torch" in sys.modules:  # which looks this module up before it traces
+    _leave_own_code()

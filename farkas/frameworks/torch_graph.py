@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from farkas.frameworks.torch_part import Part
 from frontends.aten.convert import is_getitem, why_not
 from frontends.aten.values import Unsupported
-from poly.errors import FarkasError, UnsupportedModelError
+from poly.errors import FarkasError, ToolchainError, UnsupportedModelError
 
 _LOG = logging.getLogger("farkas.torch")
 
@@ -22,6 +23,10 @@ _VIEWS = {
     "select", "alias", "detach", "diagonal", "unfold", "split_with_sizes", "split", "unbind",
     "view_as_real", "view_as_complex", "_conj", "_neg_view",
 }  # fmt: skip
+
+
+#: Where torch's operators are.
+_SPACES = ("aten", "prims")
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,11 @@ def _compiled_parts(
             names = {u.name: u.reason for u in error.nodes}
             wrong = {n: names[n.name] for n in nodes if n.name in names}
             excluded |= wrong or {n: str(error) for n in nodes}
+        except ToolchainError as error:
+            warnings.warn(f"torch runs everything itself: {error}", stacklevel=2)
+            excluded |= {n: str(error).splitlines()[0] for n in nodes}
         except (FarkasError, Unsupported) as error:
-            excluded |= {n: str(error) for n in nodes}
+            # A text of a user's own, if there is one, is what is less sure to compile.
+            own = [n for n in nodes if computes(n) and n.target.namespace not in _SPACES]
+            excluded |= {n: str(error).splitlines()[0] for n in own or nodes}
     return parts, excluded

@@ -10,6 +10,7 @@ from typing import Any
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
 from farkas.frameworks.operation import Operation, dtype_called, output_shapes
+from farkas.frameworks.torch_inline import register_inline
 from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
@@ -73,6 +74,7 @@ def op(
             raise ArgumentError(f"there is an operator {qualified} already: choose another name")
         made = TorchOperator(torch, operation, qualified)
         made.register(backward, setup_context)
+        register_inline(f"{space}.{own}.default", operation)
         _OPERATORS[qualified] = made
         return made
 

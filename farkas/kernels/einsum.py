@@ -70,8 +70,8 @@ def einsum(
         an operation that there is not.
     """
     plain = out is dtype is like is None and optimize is True and order in ("K", "C")
-    if plain and (steps := _plans.get(_plan_key(arguments, add, mul))):
-        return _run(steps, arguments[1:], threads)[()]
+    if plain and (steps := _plans.get(_plan_key(arguments, add, mul))) is not None:
+        return _run(steps, arguments[1:], threads)[()] if steps else _VIEW(*arguments)
     text, operands = _split(arguments)
     _check_words(add, mul, order)
     call = partial(
@@ -181,6 +181,8 @@ def _compute(
     subscripts = Subscripts(terms, subscripts.result)
     is_same = is_numpys and out is None and common == arrays[0].dtype
     if semiring.is_usual and is_same and _is_view(subscripts):
+        if text.isascii() and optimize is True:
+            _remember((text, *operands), arrays, semiring, ())
         plain = numbered(subscripts)
         return _VIEW(arrays[0], [*plain.operands[0]], [*plain.result])
     is_fortran = order == "F" or (order == "A" and all(a.flags.f_contiguous for a in arrays))
@@ -324,7 +326,8 @@ def _pairs(array: Array) -> Array:
     return array[..., np.newaxis].view(array.real.dtype)
 
 
-#: The steps of earlier calls whose operands needed no preparation, by what they follow from.
+#: The steps of earlier calls whose operands needed no preparation, by what they follow from; none
+#: for views.
 _plans: dict[Any, tuple[_Step, ...]] = {}
 
 

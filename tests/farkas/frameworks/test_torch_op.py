@@ -187,3 +187,62 @@ def test_names() -> None:
 def test_what_is_refused(tensors: Any, message: str) -> None:
     with pytest.raises((fk.ArgumentError, NotImplementedError), match=message):
         OPS["l1"](*tensors)
+
+
+# --- in graphs that Farkas compiles ---------------------------------------------------------------
+
+
+def graph_report(function: Any, arguments: tuple[Any, ...], dynamic: bool = False) -> str:
+    """What became of a function, after its results were compared with eager torch's."""
+    torch._dynamo.reset()
+    fk.torch.reports.clear()
+    compiled = torch.compile(function, backend="farkas", dynamic=dynamic, fullgraph=True)
+    close(compiled(*arguments), function(*arguments))
+    (report,) = fk.torch.reports
+    return str(report)
+
+
+def between(name: str, *arguments: Any) -> Any:
+    """An operator with others before and behind it."""
+    results = OPS[name].overload(*(a + a if isinstance(a, torch.Tensor) else a for a in arguments))
+    return tuple(y * 2 for y in results) if isinstance(results, tuple) else results * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ["l1", "axpy", "both", "repeat", "gather", "halves"])
+def test_its_text_is_compiled_with_its_neighbours(name: str, dynamic: bool) -> None:
+    found = graph_report(lambda *a: between(name, *a), ARGUMENTS[name], dynamic)
+    assert "in 1 parts" in found
+    assert "stays" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic", "why"),
+    [
+        ("update", False, "tests.update.default stays with torch: it updates a copy of an input"),
+        ("conv", True, "tests.conv.default stays with torch: float32 K[3] has an extent of s"),
+        ("pool", True, r"tests.pool.default stays with torch: float32 X[2 * N] has an extent of s"),
+    ],
+)
+def test_what_stays_an_operator(name: str, dynamic: bool, why: str) -> None:
+    assert why in graph_report(lambda *a: between(name, *a), ARGUMENTS[name], dynamic)
+
+
+def test_exact_operators_are_compiled_by_themselves() -> None:
+    exact = fk.torch.op(TEXTS["l1"], name="tests::exact_l1", exact=True)
+    found = graph_report(lambda x, y: exact(x, y) * 2, ARGUMENTS["l1"])
+    assert "tests.exact_l1.default stays with torch: it is exact" in found
+
+
+def test_exported_programs_with_it_become_networks() -> None:
+    class Distances(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return OPS["l1"](x, y).amin(1)
+
+    x, y = ARGUMENTS["l1"]
+    rows = torch.export.Dim("rows")
+    exported = torch.export.export(Distances(), (x, y), dynamic_shapes=({0: rows}, None))
+    network = fk.compile_torch(exported)
+    more = torch.rand(7, 3)
+    (found,) = network.run({"x": more, "y": y}).values()
+    close(found, Distances()(more, y))

@@ -68,6 +68,44 @@ def test_it_is_numpys(text: str, shapes: list[tuple[int, ...]]) -> None:
     compare(text, *(draw(shape) for shape in shapes))
 
 
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("i->", [(5,)]),
+        ("ijk->kj", [(3, 4, 5)]),
+        ("ii", [(3, 3)]),
+        (",", [(), ()]),
+        ("ij,ji->", [(4, 5), (5, 4)]),
+        ("ijk,kj->i", [(3, 4, 5), (5, 4)]),
+        ("i,i->", [(0,), (0,)]),
+        ("ij,jk,kl->il", [(3, 4), (4, 5), (5, 6)]),
+        ("a,b,c,d,e,f->abcdef", [(2,)] * 6),
+        ("a,a,a,a,a,a,a->a", [(7,)] * 7),
+    ],
+)
+def test_complex_numbers(text: str, shapes: list[tuple[int, ...]], optimize: bool) -> None:
+    for dtype, tolerance in (("complex128", 1e-12), ("complex64", 1e-5)):
+        arrays = [draw(shape[::-1], dtype).T for shape in shapes]  # not in C's order
+        found = fk.einsum(text, *arrays, optimize=optimize)
+        np.testing.assert_allclose(found, np.einsum(text, *arrays), tolerance, tolerance)
+        assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float16", "bool", "complex64"])
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("dcb,cba->ac", [(4, 3, 2), (3, 2, 5)]),
+        ("ca,b->ac", [(3, 2), (4,)]),
+        ("aad,bde->b", [(3, 3, 2), (4, 2, 3)]),
+        ("a,b,cc->", [(2,), (3,), (4, 4)]),
+    ],
+)
+def test_sums_of_one_factor(text: str, shapes: list[tuple[int, ...]], dtype: str) -> None:
+    compare(text, *(draw(shape, dtype) for shape in shapes), optimize=False)
+
+
 @pytest.mark.parametrize(
     "dtypes",
     ["float32 float64", "int32 float32", "int8 uint8", "int64 float32", "bool bool", "bool int8",
