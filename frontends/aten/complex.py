@@ -26,6 +26,7 @@ _LIFTED = (
     "permute_copy.default transpose.int t.default expand.default expand_copy.default "
     "slice.Tensor select.int select_copy.int cat.default constant_pad_nd.default flip.default "
     "repeat.default diagonal.default diagonal_copy.default as_strided.default unfold.default "
+    "unfold_backward.default "
     "split_with_sizes.default split.Tensor unbind.int split_with_sizes_copy.default "
     "slice_scatter.default select_scatter.default diagonal_scatter.default full.default "
     "full_like.default scalar_tensor.default new_full.default zeros.default "

@@ -243,6 +243,26 @@ def windows(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     return e.each(outs[0].dtype, outs[0].shape, at("X", where), {"X": x})
 
 
+@lowering("unfold_backward.default")
+def windows_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """Each element collects the gradients of the windows that it is in."""
+    grad, out, step = a["grad_in"], outs[0], a["step"]
+    if not out.rank:
+        return e.reshape(grad, ())
+    if is_empty(grad.shape):
+        return filled(e, out, 0)
+    axis, own = axis_of(a["dim"], out.rank), indices(out.rank)
+    begin = f"{own[axis]} - r"  # of the window of which the element is at r
+    window = begin if step == 1 else f"({begin}) // {step}"
+    guards = [f"0 <= {window} < {e.extent(grad.shape[axis])}"]
+    if step != 1:
+        guards.append(f"({begin}) % {step} == 0")
+    where = [window if n == axis else i for n, i in enumerate(own)]
+    ranges = e.ranges([*own, "r"], [*out.shape, grad.shape[-1]])
+    text = f"{at('Y', own)} +=! {at('G', [*where, 'r'])} where {', '.join([ranges, *guards])}"
+    return e.program([(out.dtype, out.shape)], [text], {"G": grad})[0]
+
+
 @lowering("split_with_sizes.default", "split.Tensor", "unbind.int", "split_with_sizes_copy.default")
 def split(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     """Parts along a dimension."""

@@ -211,3 +211,14 @@ def test_distances(p: float) -> None:
 def test_transposed_convolutions_of_integers() -> None:
     x, w = torch.randint(-9, 9, (2, 4, 5, 6)), torch.randint(-9, 9, (4, 3, 3, 2))
     same(lambda a, b: F.conv_transpose2d(a, b, stride=2, padding=1, groups=2), x, w)
+
+
+@pytest.mark.parametrize(("size", "step"), [(3, 1), (2, 2), (2, 3), (5, 2), (4, 5)])
+def test_windows_of_a_dimension(size: int, step: int) -> None:
+    weight = torch.linspace(-1, 1, size)
+    for axis in (0, 1, -1):
+        shape = [2, 3, 4]
+        shape[axis] = 11
+        x = torch.rand(shape, requires_grad=True)
+        same(lambda x, axis=axis: x.unfold(axis, size, step) * weight, x)
+    same(lambda x: x.unfold(0, 1, 1) * 3, torch.rand((), requires_grad=True))
