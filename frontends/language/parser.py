@@ -34,6 +34,7 @@ from frontends.language.syntax import (
     children,
 )
 from poly.errors import LanguageError, Span
+from poly.ir.dtypes import DTYPES
 
 #: Deeper expressions are refused, so that no later stage can run out of stack.
 MAX_DEPTH = 120
@@ -114,8 +115,12 @@ def _parsed(text: str) -> Source:
         raise _token_error(text, error) from None
     except UnexpectedCharacters as error:
         at = int(error.pos_in_stream or 0)
+        qualified = re.match(r"\.(\w+)", text[at:])
+        hint = ""
+        if qualified and qualified[1] in DTYPES:
+            hint = f"an element type is written without its library: {qualified[1]}"
         raise LanguageError(
-            f"{text[at]!r} is not a character of the language", text, Span(at, at + 1)
+            f"{text[at]!r} is not a character of the language", text, Span(at, at + 1), hint
         ) from None
     except VisitError as error:
         mistake = error.orig_exc
@@ -164,7 +169,7 @@ class _Parts:
                     "a declaration is allowed only in a definition",
                     text,
                     temps[0].span,
-                    "write def f(float32 X[N]) -> (Y) { … }",
+                    _python_hint(text, temps[0].span) or "write def f(float32 X[N]) -> (Y) { … }",
                 )
             return Source(text, None, (), (), (), (), (), statements)
         h = self.head
@@ -385,27 +390,54 @@ def _token_error(text: str, error: UnexpectedToken) -> LanguageError:
             f"the text ends where {_wanted(expected)} is expected", text, Span(end, end + 1)
         )
     span = _token_span(token)
-    hint = ""
     for word in [*re.finditer(r"[A-Za-z_]\w*", text[: span.start])][-2:]:
         meant = [k for k in _KEYWORDS if is_near(word[0], k) or word[0].lower() == k != word[0]]
         if meant:
             where = Span(*word.span())
             message = f"{word[0]!r} is not understood here"
             return LanguageError(message, text, where, f"did you mean {meant[0]!r}?")
-    if token == "[" and expected == {"NAME"}:
-        hint = "a declaration begins with its element type: float32 A[N,K]"
-    if expected == {"LSQB"}:
-        hint = "a shape follows the name: float32 A[N,K], or float32 a[] for a scalar"
-    if token.type == "UPDATE" or (token.type == "COMPARE" and "UPDATE" in expected):
-        if expected & {"RSQB", "RPAR"} and "UPDATE" not in expected:
-            hint = "is a bracket not closed?"
-        elif "COMPARE" in expected and str(token) == "=":
-            hint = "equality is written =="
-        else:
-            hint = "a statement assigns to an element: Y[i] = X[i], or s[] = 0 when s is a scalar"
+    hint = _python_hint(text, span) or _hint(text, token, expected)
     return LanguageError(
         f"found {str(token)!r} where {_wanted(expected)} is expected", text, span, hint
     )
+
+
+#: What assigns in place of a word that numpy or torch has for it.
+_UPDATES = {
+    "maximum": "max=", "amax": "max=", "minimum": "min=", "amin": "min=", "sum": "+=", "add": "+=",
+    "prod": "*=", "mul": "*=",
+}  # fmt: skip
+
+
+def _hint(text: str, token: Token, expected: set[str]) -> str:
+    """What may have been meant by a token that is not expected."""
+    if token == "[" and expected == {"NAME"}:
+        return "a declaration begins with its element type: float32 A[N,K]"
+    if expected == {"LSQB"}:
+        return "a shape follows the name: float32 A[N,K], or float32 a[] for a scalar"
+    if token == ":" and "LBRACE" in expected:
+        return "a body is in braces: def f(float32 X[N]) -> (Y) { … }"
+    if token == ":" and expected & {"__ANON_0", "MINUSMORETHAN"}:
+        return "outputs and a body follow: def f(float32 X[N]) -> (Y) { … }"
+    assigns = re.match(r"\s*=(!?)", text[int(token.end_pos or 0) :])
+    if "UPDATE" in expected and assigns and str(token) in _UPDATES:
+        return f"did you mean {_UPDATES[str(token)] + assigns[1]!r}?"
+    if token.type != "UPDATE" and (token.type != "COMPARE" or "UPDATE" not in expected):
+        return ""
+    if expected & {"RSQB", "RPAR"} and "UPDATE" not in expected:
+        return "is a bracket not closed?"
+    if "COMPARE" in expected and str(token) == "=":
+        return "equality is written =="
+    return "a statement assigns to an element: Y[i] = X[i], or s[] = 0 when s is a scalar"
+
+
+def _python_hint(text: str, span: Span) -> str:
+    """How an operator of Python that the language lacks is written, if one ends there."""
+    if text[span.start - 1 : span.end] == "**":
+        return "a power is written pow(x, 2), or x * x"
+    if re.search(r"=[^\n;{}]*[\w\])] +if\b[^\n;{}]*\Z", text[: span.end]):
+        return "a choice is written select(condition, a, b)"
+    return ""
 
 
 def _wanted(expected: set[str]) -> str:
@@ -488,5 +520,6 @@ def _check_lines(source: Source) -> None:
                 "two statements on one line",
                 source.text,
                 Span(after.span.start, after.span.start + 1),
-                "put a ';' or a new line between them, or an operator if it is one statement",
+                _python_hint(source.text, after.span)
+                or "put a ';' or a new line between them, or an operator if it is one statement",
             )

@@ -163,6 +163,34 @@ def test_errors_say_what_and_where(text: str, message: str, at: str | None) -> N
     assert (text + " ")[span.start : span.end] == at
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("Y[i] = X[i]**2", "a power is written pow(x, 2), or x * x"),
+        ("Y[i] = X[i] if X[i] > 0 else 0", "a choice is written select(condition, a, b)"),
+        ("Y[i] = (X[i] if M[i] else 0)", "a choice is written select(condition, a, b)"),
+        ("Y[i] = X[i] if M[i] else Z[i]", "a choice is written select(condition, a, b)"),
+        ("def f(float32 X[N], bool M[N]) -> (Y) { Y[i] = X[i] if M[i] else X[i] }", "select("),
+        ("Y[i] maximum=! X[i,j]", "did you mean 'max=!'?"),
+        ("Y[i] sum = X[i,j]", "did you mean '+='?"),
+        ("def f(torch.float32 X[N]) -> (Y) { Y[i] = X[i] }", "without its library: float32"),
+        ("def f(float32 X[N]) -> (Y): Y[i] = X[i]", "a body is in braces: def f("),
+        ("def f(float32 X[N]): Y[i] = X[i]", "outputs and a body follow: def f("),
+    ],
+)
+def test_what_is_written_otherwise_in_python(text: str, hint: str) -> None:
+    with pytest.raises(LanguageError) as caught:
+        parse(text)
+    assert hint in caught.value.hint
+
+
+def test_hints_follow_from_the_statement_with_the_mistake() -> None:
+    for text in ("Y[i] = X[if]; Z[i] = > 1", "Y[i] = X[i] * 2 *"):
+        with pytest.raises(LanguageError) as caught:
+            parse(text)
+        assert not caught.value.hint
+
+
 def test_parentheses_nest_without_limit() -> None:
     assert expression("(" * 3000 + "i" + ")" * 3000) == i
 
