@@ -60,16 +60,21 @@ def _of_torch(name: str, value: Any) -> Array:
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
         raise ArgumentError(
-            f"{name} is a tensor on {value.device}, but this runs on the CPU: pass {name}.cpu(), "
-            "or compile with target="
+            f"{name} is a tensor on {value.device}, but this runs on the CPU: pass "
+            f"{_own(name)}cpu(), or compile with target="
         )
     if value.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
-            f"{name} requires a gradient, which this does not compute: pass {name}.detach(), or "
-            "call it under torch.no_grad()"
+            f"{name} requires a gradient, which this does not compute: pass {_own(name)}detach(), "
+            "or call it under torch.no_grad()"
         )
     check_no_tangent(name, value)
     return memory_of_torch(name, value)
+
+
+def _own(name: str) -> str:
+    """How a message begins a method of an argument: ``X.``, but ``its .`` for operand 0."""
+    return f"{name}." if name.isidentifier() else "its ."
 
 
 def check_no_tangent(name: str, value: Any) -> None:
@@ -81,6 +86,8 @@ def check_no_tangent(name: str, value: Any) -> None:
 
 def memory_of_torch(name: str, value: Any) -> Array:
     """The memory of a tensor on the host, whether or not it requires a gradient.
+
+    A tensor that is the conjugate or the negative of its memory is copied.
 
     Raises
     ------
@@ -95,6 +102,8 @@ def memory_of_torch(name: str, value: Any) -> Array:
         found: Array = plain.numpy()
         return found
     except (TypeError, RuntimeError) as error:  # sparse, quantised, without memory, …
+        if value.is_conj() or value.is_neg():
+            return memory_of_torch(name, value.resolve_conj().resolve_neg())
         raise ArgumentError(f"{name} has no memory that can be read: {_line(error)}") from None
 
 
@@ -197,14 +206,23 @@ def host_array(name: str, value: Any, dtype: _Dtype | None = None) -> Any:
     Raises
     ------
     ArgumentError : an array on another device, one that needs a gradient, or that has no memory; a
-        number that the type cannot hold; a list that is no array.
+        number that the type cannot hold; a list that is no array; a tensor of torch that has
+        another element type.
     """
     if not is_foreign(value):
         return value
     if isinstance(value, (*NUMBERS, list, tuple)):
         return _of_python(name, value, dtype)
     library = _library_of(value)
-    return _of_protocol(name, value) if library is None else library.to_numpy(name, value)
+    if library is None:
+        return _of_protocol(name, value)
+    found = library.to_numpy(name, value)
+    if library.name == "torch" and dtype is not None and found.dtype != dtype:
+        raise ArgumentError(
+            f"{name} has dtype {found.dtype.name}, expected {dtype.name}; use "
+            f".to(torch.{dtype.name}) if a conversion is meant"
+        )
+    return found
 
 
 def _of_python(name: str, value: Any, dtype: _Dtype | None) -> Array:
@@ -291,6 +309,10 @@ def shared_array(name: str, value: Any) -> Any:
             raise ArgumentError(f"{name}: {_line(error)}") from None
     if not is_known:
         raise ArgumentError(f"{name} is a {type(value).__name__}, expected an array to write to")
+    if library is not None and library.name == "torch" and (value.is_conj() or value.is_neg()):
+        raise ArgumentError(
+            f"{name} is the conjugate or the negative of its memory, which cannot be written so"
+        )
     return host_array(name, value)
 
 

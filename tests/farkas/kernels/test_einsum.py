@@ -254,6 +254,13 @@ def test_arrays_of_others_come_back_as_such() -> None:
     found = fk.einsum("ij,jk->ik", a, b)
     assert isinstance(found, torch.Tensor) and torch.allclose(found, a @ b)
     assert isinstance(fk.einsum("ij,ij->", a, a), torch.Tensor)
+    with pytest.raises(fk.ArgumentError, match=r"operand 0 requires .*: pass its \.detach\(\), or"):
+        fk.einsum("ij,jk->ik", a.clone().requires_grad_(), b)
+    c = torch.randn(3, 4, dtype=torch.complex64).conj()  # the conjugate, or negative, of its memory
+    for part in (c, c.imag):
+        assert torch.allclose(fk.einsum("ij,ij->i", part, a), (part * a).sum(1), atol=1e-6)
+    with pytest.raises(fk.ArgumentError, match="out is the conjugate or the negative"):
+        fk.einsum("ij->ij", a, out=c.imag)
     own = draw((2, 3))
     turned = fk.einsum("ij->ji", own[::-1], like="torch")
     own[:] = 0

@@ -202,7 +202,7 @@ def test_torch(axpy: fk.Kernel) -> None:
         (x.clone().requires_grad_(), r"requires a gradient.*pass X\.detach\(\)"),
         (x.to_sparse(), "no memory that can be read"),
         (x.to("meta"), "is a tensor on meta, but this runs on the CPU"),
-        (x.double(), "has dtype float64, expected float32"),
+        (x.double(), r"has dtype float64, expected float32; use \.to\(torch\.float32\)"),
     ):
         with pytest.raises(fk.ArgumentError, match=message):
             axpy(2, bad, x)
