@@ -25,6 +25,7 @@ from poly.ir.dtypes import DType
 from poly.ir.expr import INTEGER_MEANING
 from poly.ir.program import Program
 from poly.ir.size_values import check_size
+from runtime.common.exchange import library_of
 
 #: Most combinations of sizes for which a call is kept.
 _MOST_SIZES = 64
@@ -82,12 +83,8 @@ class JaxOperator:
             symbolic and need not be those that the program takes.
         """
         names = self.operation.inputs
-        if len(arrays) != len(names):
-            raise ArgumentError(
-                f"{self.operation.name} takes {len(names)} arrays ({', '.join(names)}), but "
-                f"{len(arrays)} were given"
-            )
         self.operation.check_given(sizes)
+        self.operation.check_count(len(arrays), "array")
         sizes = {
             name: value if self._jax.export.is_symbolic_dim(value) else check_size(name, value)
             for name, value in sizes.items()
@@ -111,6 +108,12 @@ class JaxOperator:
 
     def _taken(self, name: str, value: Any) -> Any:
         """An argument as an array of JAX, of the same element type if it has one."""
+        library = library_of([value])
+        if library is not None and library.name != "jax":
+            raise ArgumentError(
+                f"{name} is a tensor of {library.name}, not an array of JAX: pass "
+                f"jax.numpy.from_dlpack({name})"
+            )
         try:
             found = self._jax.numpy.asarray(value)
         except (TypeError, ValueError, OverflowError) as error:

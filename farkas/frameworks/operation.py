@@ -27,6 +27,7 @@ class Operation:
     asked : the sizes that no input's shape determines, which calls give by name
     exact, schedule : as for `farkas.compile`
     compiler : gives the C compiler for kernels on the CPU, None for the default
+    conversion : how the framework converts an array to an element type, for messages
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class Operation:
         exact: bool = False,
         schedule: ScheduleLike = None,
         compiler: Callable[[], CompilerLike] = lambda: None,
+        conversion: str = ".astype('{}')",
     ) -> None:
         self.text, self.exact, self.schedule = text, exact, schedule
-        self._compiler = compiler
+        self._compiler, self._conversion = compiler, conversion
         self._source = read_text(text)
         self._programs: dict[tuple[DType, ...], Program] = {}
         self._kernels: dict[str, Kernel] = {}
@@ -59,14 +61,40 @@ class Operation:
         for tensor, dtype in zip(found.inputs, dtypes, strict=False):
             if names or tensor.dtype == dtype:
                 continue
-            raise ArgumentError(f"{tensor.name} has dtype {dtype}, expected {tensor.dtype}")
+            raise ArgumentError(
+                f"{tensor.name} has dtype {dtype}, expected {tensor.dtype}; use "
+                f"{self._conversion.format(tensor.dtype)} if a conversion is meant"
+            )
         return found
 
     def check_given(self, sizes: Mapping[str, Any]) -> None:
         """Check that a call is given the sizes that it needs.  Raises `ArgumentError`."""
-        if {*sizes} != {*self.asked}:
-            needed = ", ".join(self.asked) or "none"
-            raise ArgumentError(f"{self.name} is given sizes {', '.join(sizes)}; it needs {needed}")
+        if {*sizes} == {*self.asked}:
+            return
+        call = ", ".join((*self.inputs, *(f"{size}=…" for size in self.asked)))
+        example = f"{self.name}({call})"
+        if any(name in self.inputs for name in sizes):
+            raise ArgumentError(f"{self.name} takes its inputs by position: {example}")
+        unknown = [name for name in sizes if name not in self.asked]
+        if unknown:
+            raise ArgumentError(f"{self.name} takes no size {unknown[0]} by name: {example}")
+        missing = [name for name in self.asked if name not in sizes]
+        many = "s" if len(missing) > 1 else ""
+        raise ArgumentError(f"{self.name} needs the size{many} {', '.join(missing)}: {example}")
+
+    def check_count(self, count: int, what: str) -> None:
+        """Check how many arrays, or what they are called, a call is given.
+
+        Raises
+        ------
+        ArgumentError : another number than there are inputs.
+        """
+        if count != len(self.inputs):
+            takes = f"{len(self.inputs)} {what}{'s' if len(self.inputs) != 1 else ''}"
+            raise ArgumentError(
+                f"{self.name} takes {takes} ({', '.join(self.inputs)}), but {count} "
+                f"{'was' if count == 1 else 'were'} given"
+            )
 
     def is_like(self, other: Operation) -> bool:
         """Whether another one computes the same in the same order."""

@@ -19,7 +19,7 @@ import numpy as np
 from farkas.frameworks.sklearn_compile import OTHER_ROWS, compile_estimator
 from farkas.frameworks.sklearn_rows import key_of, sample_of
 from farkas.frameworks.sklearn_served import Served
-from poly.errors import ModelWarning
+from poly.errors import ArgumentError, ModelWarning
 
 _sklearn: Any = import_module("sklearn")
 _base: Any = import_module("sklearn.base")
@@ -38,7 +38,8 @@ class _Fit:
         if compiled is None:
             return self._function
         bound: Any = partial(self._function, compiled)
-        bound.__signature__ = signature(compiled.estimator.fit)
+        if hasattr(compiled.estimator, "fit"):
+            bound.__signature__ = signature(compiled.estimator.fit)
         bound.__doc__ = self.__doc__
         return bound
 
@@ -100,7 +101,17 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
 
     @_Fit
     def fit(self, X: Any, y: Any = None, *args: Any, **params: Any) -> Any:  # noqa: N803
-        """Fit a clone of the estimator, and compile it; raises as the original does."""
+        """Fit a clone of the estimator, and compile it; raises as the original does.
+
+        Raises
+        ------
+        ArgumentError : what was given has no `fit`.
+        """
+        if not hasattr(self.estimator, "fit"):
+            what = type(self.estimator).__name__
+            raise ArgumentError(
+                f"fk.sklearn.Compiled takes an estimator of scikit-learn, not a {what}"
+            )
         fitted = _base.clone(self.estimator).fit(X, y, *args, **params)
         self._start(fitted, X)
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from farkas.frameworks.torch_backend import decompositions
 from farkas.frameworks.torch_graph import computes, why_kept
+from farkas.frameworks.torch_op import torch_module
 from farkas.networks.compile_onnx import compile_onnx
 from farkas.networks.network import Network
 from frontends.aten.convert import Converted, convert, has_lowering, is_getitem
@@ -34,11 +36,13 @@ def compile_torch(exported: Any, **options: Any) -> Network:
     Raises
     ------
     ArgumentError : something else than an exported program.
+    ToolchainError : torch is not installed.
     UnsupportedModelError : operators without a lowering; it names all.
     ModelError : a program that changes its inputs or buffers, or returns something else than
         tensors.
     Otherwise as `farkas.compile_onnx`.
     """
+    torch_module()
     if not hasattr(exported, "graph_signature"):
         raise ArgumentError(
             f"compile_torch takes what torch.export.export returns, not a {type(exported).__name__}"
@@ -54,7 +58,10 @@ def _converted(exported: Any) -> Converted:
         if has_lowering(str(target)) or torch.Tag.nondeterministic_seeded in target.tags:
             table.pop(target)
     table.update(decompositions())
-    program = exported.run_decompositions(table)
+    with warnings.catch_warnings():
+        # torch warns of its own use of what it deprecates
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        program = exported.run_decompositions(table)
     graph, kinds = program.graph, import_module("torch.export.graph_signature").InputKind
     named = {n.name: n for n in graph.nodes}
     inputs, constants = [], {}

@@ -15,6 +15,7 @@ from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.dtypes import DType
+from poly.ir.program import Program
 from runtime.common.exchange import check_no_tangent, memory_of_torch, to_torch
 
 #: Where operators are whose name does not say.
@@ -60,8 +61,8 @@ def op(
     ArgumentError : a name that is none, or that another operator has; a program without inputs.
     ToolchainError : torch is not installed.
     """
-    torch = _torch()
-    operation = Operation(text, exact, schedule, compiler)
+    torch = torch_module()
+    operation = Operation(text, exact, schedule, compiler, ".to(torch.{})")
     qualified = _qualified(name or operation.name)
     if not operation.inputs:
         raise ArgumentError(f"{qualified} has no inputs: torch chooses what runs by its tensors")
@@ -96,15 +97,20 @@ class TorchOperator:
 
         Raises
         ------
-        ArgumentError : wrong element types, ranks or sizes; an unknown or a missing size; a tensor
-            with a derivative in forward mode, of which only this call knows.
+        ArgumentError : something else than tensors that are not sparse; wrong element types, ranks
+            or sizes; an unknown or a missing size; a tensor with a derivative in forward mode, of
+            which only this call knows.
         """
         if self._torch.autograd.forward_ad._current_level >= 0:
             for name, tensor in zip(self.operation.inputs, tensors, strict=False):
                 check_no_tangent(name, tensor)
-        if sizes or self.operation.asked:
-            return self.overload(*tensors, *self._in_order(sizes))
-        return self.overload(*tensors)
+        try:
+            if sizes or self.operation.asked:
+                return self.overload(*tensors, *self._in_order(sizes))
+            return self.overload(*tensors)
+        except RuntimeError:
+            self._check_tensors(tensors)
+            raise
 
     def __repr__(self) -> str:
         return f"<TorchOperator {self._schema}>"
@@ -114,6 +120,20 @@ class TorchOperator:
         """torch's own object."""
         space, _, name = self.name.partition("::")
         return getattr(getattr(self._torch.ops, space), name).default
+
+    def _check_tensors(self, given: Sequence[Any]) -> None:
+        """Say in a line what torch's dispatcher says in many."""
+        for name, value in zip(self.operation.inputs, given, strict=False):
+            if not isinstance(value, self._torch.Tensor):
+                kind = type(value)
+                what = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+                raise ArgumentError(f"{name} is a {what}, expected a tensor of torch")
+            if value.layout != self._torch.strided:
+                raise ArgumentError(
+                    f"{name} is sparse ({value.layout}), which is not supported: convert it by "
+                    ".to_dense()"
+                )
+        self.operation.check_count(len(given), "tensor")
 
     def _in_order(self, sizes: Mapping[str, int]) -> list[int]:
         self.operation.check_given(sizes)
@@ -160,25 +180,42 @@ class TorchOperator:
         tensors, sizes = self._split(given)
         names = self.operation.inputs
         arrays = [memory_of_torch(n, t) for n, t in zip(names, tensors, strict=True)]
-        results = self.operation.kernel("cpu")(*arrays, **sizes)
+        try:
+            results = self.operation.kernel("cpu")(*arrays, **sizes)
+        except ArgumentError:
+            self._program(tensors)  # whose message is one of tensors
+            raise
         if isinstance(results, tuple):
             return tuple(map(to_torch, results))
         return to_torch(results)
 
     def _on_cuda(self, *given: Any) -> Any:
         tensors, sizes = self._split(given)
+        kernel = self.operation.kernel(self._device(tensors))
+        try:
+            results = kernel(*(t.detach().contiguous() for t in tensors), **sizes)
+        except ArgumentError:
+            self._program(tensors)
+            raise
+        taken = self._torch.from_dlpack
+        return tuple(map(taken, results)) if isinstance(results, tuple) else taken(results)
+
+    def _program(self, tensors: Sequence[Any]) -> Program:
+        """The program for tensors of these element types."""
+        return self.operation.program([_dtype(t) for t in tensors])
+
+    def _device(self, tensors: Sequence[Any]) -> str:
+        """The device of all tensors."""
         devices = sorted({str(t.device) for t in tensors})
         if len(devices) > 1:
             raise ArgumentError(f"{self.name} is given tensors on {' and '.join(devices)}")
-        kernel = self.operation.kernel(devices[0])
-        results = kernel(*(t.detach().contiguous() for t in tensors), **sizes)
-        taken = self._torch.from_dlpack
-        return tuple(map(taken, results)) if isinstance(results, tuple) else taken(results)
+        return devices[0]
 
     def _fake(self, *given: Any) -> Any:
         """The outputs without elements, for shapes that may be symbolic."""
         tensors, sizes = self._split(given)
-        program = self.operation.program([_dtype(t) for t in tensors])
+        self._device(tensors)
+        program = self._program(tensors)
         shapes, _ = output_shapes(program, [t.shape for t in tensors], sizes)
         made = tuple(
             tensors[0].new_empty(shape, dtype=getattr(self._torch, t.dtype.name))
@@ -191,7 +228,7 @@ class TorchOperator:
         tensors, sizes = self._split(given)
         names = self.operation.inputs
         there = dict(zip(names, in_dims, strict=False))
-        program = self.operation.program([_dtype(t) for t in tensors])
+        program = self._program(tensors)
         batched = batched_tensors(program, [n for n in names if there[n] is not None])
         moved = []
         for name, tensor in zip(names, tensors, strict=True):
@@ -216,11 +253,14 @@ class TorchOperator:
         )
 
 
-def _torch() -> Any:
+def torch_module() -> Any:
+    """torch.  Raises `ToolchainError` if it is not installed."""
     try:
         return import_module("torch")
     except ImportError:
-        raise ToolchainError("fk.torch needs torch: pip install 'farkas[torch]'") from None
+        raise ToolchainError(
+            "fk.torch needs torch: pip install '.[torch]' in a clone of Farkas"
+        ) from None
 
 
 def _dtype(tensor: Any) -> DType:

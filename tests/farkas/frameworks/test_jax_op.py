@@ -290,13 +290,14 @@ def test_preconditions_of_calls_with_new_shapes() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: L1(draw(4, 3)), r"takes 2 arrays \(X, Y\), but 1 were given"),
+        (lambda: L1(draw(4, 3)), r"takes 2 arrays \(X, Y\), but 1 was given"),
         (lambda: L1(draw(4), draw(5, 3)), "X has rank 1"),
         (lambda: L1(draw(4, 3), draw(5, 2)), r"Y\.shape\[1\] is 2"),
         (lambda: L1(draw(4, 3).astype("int32"), draw(5, 3)), "X has dtype int32"),
         (lambda: L1(np.ones((4, 3)), draw(5, 3)), "X has dtype float64, which JAX has disabled"),
         (lambda: L1("abc", draw(5, 3)), "X is no array"),
-        (lambda: L1(draw(4, 3), draw(5, 3), N=4), "is given sizes N; it needs none"),
+        (lambda: L1(draw(4, 3), draw(5, 3), N=4), r"takes no size N by name: l1\(X, Y\)"),
+        (lambda: L1(X=draw(4, 3), Y=draw(5, 3)), r"takes its inputs by position: l1\(X, Y\)"),
         (lambda: fk.jax.op("def f(float64 X[N]) -> (Y) { Y[i] = X[i] }")(draw(3)), "float64"),
         (lambda: fk.jax.op("def f(float32 X[N]) -> (Y) { Y[i] = int64(X[i]) }")(draw(3)),
          "has 64 bits, which JAX has disabled"),
@@ -307,3 +308,11 @@ def test_preconditions_of_calls_with_new_shapes() -> None:
 def test_what_is_refused(call: Any, message: str) -> None:
     with pytest.raises(fk.ArgumentError, match=message):
         call()
+
+
+def test_tensors_of_torch_are_refused() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    message = r"X is a tensor of torch, not an array of JAX: pass jax\.numpy\.from_dlpack\(X\)"
+    for tensor in (torch.rand(4, 3), torch.rand(4, 3, requires_grad=True)):
+        with pytest.raises(fk.ArgumentError, match=message):
+            L1(tensor, draw(5, 3))

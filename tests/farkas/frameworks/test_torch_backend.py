@@ -6,6 +6,7 @@ import copy
 import importlib
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -317,7 +318,10 @@ def test_the_second_time_is_from_the_cache(tmp_path: Any, monkeypatch: pytest.Mo
 
 def test_exported_programs() -> None:
     model, x = Net().eval(), torch.randn(2, 3, 32, 32)
-    network = fk.compile_torch(torch.export.export(model, (x,)))
+    exported = torch.export.export(model, (x,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = fk.compile_torch(exported)
     (found,) = network.run({"x": x}).values()
     with torch.no_grad():
         torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
