@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
         import_module("sklearn.utils.validation")
     except ImportError:
         raise ToolchainError(
-            "fk.sklearn needs scikit-learn: pip install 'farkas[sklearn]'"
+            "fk.sklearn needs scikit-learn: pip install '.[sklearn]' in a clone of Farkas"
         ) from None
     return getattr(import_module("farkas.frameworks.sklearn_estimator"), name)
 

@@ -61,7 +61,7 @@ def quantize_command(
 
     The result is plain ONNX with QuantizeLinear and DequantizeLinear, weights with a scale for each
     channel, for any runtime.  Nodes that gain nothing on this machine, or whose error is large for
-    what they gain, stay in float32.  Needs the package onnxruntime: pip install 'farkas[quantize]'.
+    what they gain, stay in float32.  Needs the package onnxruntime: pip install '.[quantize]'.
 
     Exits with 0 if the drop is at most --max-drop, else with 1; then nothing is written without
     --keep.

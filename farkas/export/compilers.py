@@ -122,7 +122,7 @@ def _zig(processor: str) -> tuple[str, ...]:
     if importlib.util.find_spec("ziglang") is None:
         raise ToolchainError(
             f"compiling for {processor} needs a compiler for it, such as zig, which is not "
-            "installed: pip install 'farkas[cross]' (in a clone, '.[cross]'); or name one with "
-            "cc=, on the command line --cc"
+            "installed: pip install '.[cross]' in a clone of Farkas; or name one with cc=, on the "
+            "command line --cc"
         )
     return (sys.executable, "-m", "ziglang")

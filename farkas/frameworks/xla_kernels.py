@@ -112,7 +112,9 @@ def jax_module() -> Any:
         for name in ("jax.ffi", "jax.custom_batching", "jax.numpy", "jax.export"):
             import_module(name)
     except ImportError:
-        raise ToolchainError("fk.jax needs JAX: pip install 'farkas[jax]'") from None
+        raise ToolchainError(
+            "fk.jax needs JAX: pip install '.[jax]' in a clone of Farkas"
+        ) from None
     return jax
 
 

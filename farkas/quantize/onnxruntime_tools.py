@@ -117,8 +117,8 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ArgumentError(
-            f"quantising needs the package onnxruntime (pip install 'farkas[quantize]'); {name} "
-            f"cannot be imported: {error}"
+            f"quantising needs the package onnxruntime (pip install '.[quantize]' in a clone of "
+            f"Farkas); {name} cannot be imported: {error}"
         ) from error
 
 

@@ -181,7 +181,8 @@ def _widgets() -> Any:
         import ipywidgets
     except ImportError:
         raise ArgumentError(
-            "explore needs ipywidgets: pip install 'farkas[notebook]', or pip install ipywidgets"
+            "explore needs ipywidgets: pip install '.[notebook]' in a clone of Farkas, or "
+            "pip install ipywidgets"
         ) from None
     return ipywidgets
 

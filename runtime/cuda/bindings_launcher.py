@@ -1,4 +1,4 @@
-"""CUDA through cuda-bindings, NVIDIA's own; needs ``pip install 'farkas[cuda-bindings]'``."""
+"""CUDA through cuda-bindings, NVIDIA's own; needs ``pip install '.[cuda-bindings]'``."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def _import() -> Any:
         if error.name not in ("cuda", "cuda.bindings"):
             raise ToolchainError(f"cuda-bindings is installed but needs {error.name}") from None
         raise NotInstalledError(
-            "cuda-bindings is not installed: pip install 'farkas[cuda-bindings]'"
+            "cuda-bindings is not installed: pip install '.[cuda-bindings]' in a clone of Farkas"
         ) from None
     except ImportError as error:
         raise ToolchainError(f"cuda-bindings cannot be imported: {error}") from None

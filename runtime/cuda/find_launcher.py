@@ -38,8 +38,8 @@ def find_launcher(number: int) -> Launcher:
     if not isinstance(first, NotInstalledError) or chosen:
         raise first
     raise ToolchainError(
-        "CUDA needs pycuda or cuda-bindings: pip install 'farkas[cuda]', which compiles pycuda, or "
-        "pip install 'farkas[cuda-bindings]', which compiles nothing"
+        "CUDA needs pycuda or cuda-bindings: in a clone of Farkas, pip install '.[cuda]', which "
+        "compiles pycuda, or pip install '.[cuda-bindings]', which compiles nothing"
     )
 
 

@@ -1,4 +1,4 @@
-"""CUDA through pycuda; needs ``pip install 'farkas[cuda]'``."""
+"""CUDA through pycuda; needs ``pip install '.[cuda]'``."""
 
 from __future__ import annotations
 
@@ -158,7 +158,9 @@ def _import() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "pycuda":
             raise ToolchainError(f"pycuda is installed but needs {error.name}") from None
-        raise NotInstalledError("pycuda is not installed: pip install 'farkas[cuda]'") from None
+        raise NotInstalledError(
+            "pycuda is not installed: pip install '.[cuda]' in a clone of Farkas"
+        ) from None
     except ImportError as error:
         advice = "; is NVIDIA's driver installed?" if "libcuda" in str(error) else ""
         raise ToolchainError(f"pycuda cannot be imported: {error}{advice}") from None

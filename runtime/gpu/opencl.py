@@ -1,4 +1,4 @@
-"""Kernels through OpenCL: GPUs and, with PoCL, CPUs.  Needs ``pip install 'farkas[opencl]'``."""
+"""Kernels through OpenCL: GPUs and, with PoCL, CPUs.  Needs ``pip install '.[opencl]'``."""
 
 from __future__ import annotations
 
@@ -252,7 +252,9 @@ def _pyopencl() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "pyopencl":
             raise ToolchainError(f"pyopencl is installed but needs {error.name}") from None
-        raise ToolchainError("OpenCL needs pyopencl: pip install 'farkas[opencl]'") from None
+        raise ToolchainError(
+            "OpenCL needs pyopencl: pip install '.[opencl]' in a clone of Farkas"
+        ) from None
     except ImportError as error:
         raise ToolchainError(f"pyopencl is installed but cannot be imported: {error}") from None
     return pyopencl

@@ -132,5 +132,5 @@ def why_not() -> str:
     if not shutil.which("oclgrind"):
         return "oclgrind is not installed; it is a package of Debian"
     if importlib.util.find_spec("pyopencl") is None:
-        return "pyopencl is not installed: pip install 'farkas[opencl]'"
+        return "pyopencl is not installed: pip install '.[opencl]'"
     return ""

@@ -20,7 +20,7 @@ def sweep(start: int, end: int, *layers: str) -> None:
     command += [str(start), str(end)]
     for layer in layers:
         if layer == "opencl":
-            pytest.importorskip("pyopencl", reason="pip install 'farkas[opencl]'")
+            pytest.importorskip("pyopencl", reason="pip install '.[opencl]'")
             find_device("opencl")
         if layer in missing_layers():
             pytest.skip(f"nothing runs in {layer} here")

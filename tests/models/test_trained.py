@@ -24,7 +24,7 @@ FEATURES = 8
 def packages(*names: str) -> None:
     """Skip the test if one of the packages is missing."""
     for name in names:
-        pytest.importorskip(name, reason=f"{name} is missing; install farkas[models]")
+        pytest.importorskip(name, reason=f"{name} is missing; pip install '.[models]'")
 
 
 def data(classes: int, holes: bool = False) -> tuple[np.ndarray, np.ndarray]:

@@ -293,8 +293,10 @@ def test_toolchain_says_what_devices_there_are(cli: Cli, monkeypatch: pytest.Mon
     for package in ("pyopencl", "cuda", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("runtime.find_device._FOUND", {})
-    assert rows()["opencl"] == "OpenCL needs pyopencl: pip install 'farkas[opencl]'"
-    assert "pip install 'farkas[cuda-bindings]'" in rows()["cuda"]
+    assert rows()["opencl"] == (
+        "OpenCL needs pyopencl: pip install '.[opencl]' in a clone of Farkas"
+    )
+    assert "pip install '.[cuda-bindings]'" in rows()["cuda"]
 
 
 # --- how it fails --------------------------------------------------------------------------

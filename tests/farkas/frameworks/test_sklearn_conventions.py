@@ -51,6 +51,11 @@ def test_errors(estimator: Callable[[], Any]) -> None:
             refused(model, method, rows)
 
 
+def test_what_is_no_estimator() -> None:
+    with pytest.raises(fk.ArgumentError, match="takes an estimator of scikit-learn, not a str"):
+        fk.sklearn.Compiled("forest").fit(np.ones((4, 2)), np.ones(4))
+
+
 def test_what_is_not_fitted() -> None:
     not_fitted = of("exceptions", "NotFittedError")
     x, _ = data("three")
@@ -79,7 +84,7 @@ def test_scikit_learn_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(module, "import_module", missing)
-    with pytest.raises(ToolchainError, match=r"pip install 'farkas\[sklearn\]'"):
+    with pytest.raises(ToolchainError, match=r"pip install '\.\[sklearn\]'"):
         _ = fk.sklearn.Compiled
     with pytest.raises(AttributeError, match="no attribute 'compile'"):
         _ = fk.sklearn.compile  # type: ignore[attr-defined]

@@ -240,7 +240,7 @@ def test_a_drop_that_is_none(bad: Any) -> None:
 
 def test_without_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(fk.ArgumentError, match=r"pip install 'farkas\[quantize\]'"):
+    with pytest.raises(fk.ArgumentError, match=r"pip install '\.\[quantize\]'"):
         fk.quantize_onnx(small.mlp(), {"x": IMAGES[:2]})
 
 

@@ -341,7 +341,7 @@ def test_explore() -> None:
 
 def test_explore_without_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ipywidgets", None)
-    with pytest.raises(fk.ArgumentError, match="pip install 'farkas\\[notebook\\]'"):
+    with pytest.raises(fk.ArgumentError, match=r"pip install '\.\[notebook\]'"):
         fk.explore(schedule(MATMUL))
 
 
