@@ -259,3 +259,44 @@ def test_exported_programs_with_it_become_networks() -> None:
     more = torch.rand(7, 3)
     (found,) = network.run({"x": more, "y": y}).values()
     close(found, Distances()(more, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda x, w: x * w,
+        lambda x, w: x * 0.37 - w * w,
+        lambda x, w: torch.addcmul(w, x, x),
+        lambda x, w: x - x.mean(1, keepdim=True) * w,
+    ],
+)
+def test_gradients_find_the_maxima_of_what_is_fused(before: Any, dtype: Any) -> None:
+    """Sums are compared for equality in another kernel, which must round as the first one did."""
+    name = str(dtype).removeprefix("torch.")
+    slopes = fk.torch.op(
+        f"""def slopes({name} X[N,K], {name} W[K], {name} Y[N], {name} G[N]) -> (P, Q) {{
+            P[i,k] = select(X[i,k] + W[k] == Y[i], G[i], 0)
+            Q[k] +=! select(X[i,k] + W[k] == Y[i], G[i], 0)
+        }}""",
+        name=f"tests::largest_slopes_{name}",
+    )
+    largest = fk.torch.op(
+        f"def largest({name} X[N,K], {name} W[K]) -> (Y) {{ Y[i] max=! X[i,k] + W[k] }}",
+        name=f"tests::largest_{name}_{id(before)}",
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output),
+        backward=lambda ctx, g: slopes(*ctx.saved_tensors, g.contiguous()),
+    )
+    x, w = torch.randn(40, 33, dtype=dtype), torch.randn(33, dtype=dtype)
+
+    def gradients(call: Any) -> Any:
+        given = [t.clone().requires_grad_() for t in (x, w)]
+        return torch.autograd.grad(call(*given), given)
+
+    for reduce in (largest, lambda z, w: (z + w).amax(1)):
+
+        def function(x: Any, w: Any, reduce: Any = reduce) -> Any:
+            return reduce(before(x, w), w).exp().sum()
+
+        torch._dynamo.reset()
+        close(gradients(torch.compile(function, backend="farkas")), gradients(function))
