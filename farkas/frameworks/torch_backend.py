@@ -115,5 +115,5 @@ def _leave_own_code() -> None:
         rules.add(name)
 
 
-if "torch" in sys.modules:  # which looks this module up before it traces
+if sys.modules.get("torch"):  # which looks this module up before it traces
     _leave_own_code()
