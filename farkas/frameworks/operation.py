@@ -14,7 +14,7 @@ from poly.errors import ArgumentError
 from poly.ir.dtypes import DTYPES, FLOAT32, DType
 from poly.ir.expr import INTEGER_MEANING, Const, Expr, Op, Size, sizes_of
 from poly.ir.program import Program
-from runtime.common.arguments import undetermined
+from runtime.common.arguments import undetermined, wrong_dtype
 
 
 class Operation:
@@ -61,10 +61,9 @@ class Operation:
         for tensor, dtype in zip(found.inputs, dtypes, strict=False):
             if names or tensor.dtype == dtype:
                 continue
-            raise ArgumentError(
-                f"{tensor.name} has dtype {dtype}, expected {tensor.dtype}; use "
-                f"{self._conversion.format(tensor.dtype)} if a conversion is meant"
-            )
+            want = tensor.dtype.name
+            problem = wrong_dtype(dtype.name, want, self._conversion.format(want))
+            raise ArgumentError(f"{tensor.name} {problem}")
         return found
 
     def check_given(self, sizes: Mapping[str, Any]) -> None:

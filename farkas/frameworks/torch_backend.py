@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
+from farkas.check_install import PACKAGES
 from farkas.frameworks.torch_graph import compile_graph
 from farkas.frameworks.torch_table import TABLE
 from frontends.aten.convert import has_lowering
@@ -111,7 +112,7 @@ def _leave_own_code() -> None:
     It traces the calls of operators, which are in this package.
     """
     rules = import_module("torch._dynamo.trace_rules")
-    for name in ("farkas.kernels", "farkas.networks", "frontends", "poly", "codegen", "runtime"):
+    for name in ("farkas.kernels", "farkas.networks", *PACKAGES):
         rules.add(name)
 
 

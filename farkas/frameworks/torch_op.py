@@ -177,28 +177,29 @@ class TorchOperator:
         return given[:count], dict(zip(self.operation.asked, given[count:], strict=True))
 
     def _on_cpu(self, *given: Any) -> Any:
-        tensors, sizes = self._split(given)
+        tensors, _ = self._split(given)
         names = self.operation.inputs
         arrays = [memory_of_torch(n, t) for n, t in zip(names, tensors, strict=True)]
-        try:
-            results = self.operation.kernel("cpu")(*arrays, **sizes)
-        except ArgumentError:
-            self._program(tensors)  # whose message is one of tensors
-            raise
+        results = self._called("cpu", arrays, given)
         if isinstance(results, tuple):
             return tuple(map(to_torch, results))
         return to_torch(results)
 
     def _on_cuda(self, *given: Any) -> Any:
-        tensors, sizes = self._split(given)
-        kernel = self.operation.kernel(self._device(tensors))
-        try:
-            results = kernel(*(t.detach().contiguous() for t in tensors), **sizes)
-        except ArgumentError:
-            self._program(tensors)
-            raise
+        tensors, _ = self._split(given)
+        arrays = [t.detach().contiguous() for t in tensors]
+        results = self._called(self._device(tensors), arrays, given)
         taken = self._torch.from_dlpack
         return tuple(map(taken, results)) if isinstance(results, tuple) else taken(results)
+
+    def _called(self, target: str, arrays: Sequence[Any], given: Sequence[Any]) -> Any:
+        """What the kernel for a target makes of arrays, which are `given` as tensors."""
+        tensors, sizes = self._split(given)
+        try:
+            return self.operation.kernel(target)(*arrays, **sizes)
+        except ArgumentError:
+            self._program(tensors)  # whose message is one of tensors
+            raise
 
     def _program(self, tensors: Sequence[Any]) -> Program:
         """The program for tensors of these element types."""

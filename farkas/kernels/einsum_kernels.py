@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -75,7 +75,8 @@ def kernel_of(subscripts: Subscripts, semiring: Semiring) -> tuple[Kernel, tuple
             _kernels.move_to_end(key)
             return _kernels[key]
         # The operand with the most dimensions that stay comes first: sums run in its order.
-        left = [len({*own} - _lone(subscripts, n)) for n, own in enumerate(subscripts.operands)]
+        lone = _lone(subscripts, semiring)
+        left = [len({*own} - x) for own, x in zip(subscripts.operands, lone, strict=True)]
         widest = sorted(range(len(left)), key=lambda n: -left[n])
         operands = tuple(subscripts.operands[n] for n in widest)
         text, order = einsum_text(numbered(Subscripts(operands, subscripts.result)), semiring)
@@ -96,10 +97,15 @@ def numbered(subscripts: Subscripts) -> Subscripts:
     return Subscripts(operands, tuple(numbers[x] for x in subscripts.result))
 
 
-def _lone(subscripts: Subscripts, operand: int) -> set[Label]:
-    """The summed labels that no other operand has."""
-    others = {x for n, own in enumerate(subscripts.operands) if n != operand for x in own}
-    return {*subscripts.operands[operand]} - others - {*subscripts.result}
+def _lone(subscripts: Subscripts, semiring: Semiring) -> list[set[Label]]:
+    """For each factor of a product, the labels that it is summed over before it is multiplied: no
+    other factor has them, nor has the result.
+    """
+    operands = subscripts.operands
+    if len(operands) < 2 or not semiring.sums_first:
+        return [set() for _ in operands]
+    count = Counter(x for own in operands for x in {*own})
+    return [{x for x in own if count[x] == 1} - {*subscripts.result} for own in operands]
 
 
 def einsum_text(subscripts: Subscripts, semiring: Semiring) -> tuple[str, tuple[int, ...]]:
@@ -176,9 +182,8 @@ def _factors(
     """
     part = ("part",) if semiring.elements == "complex" else ()
     lines, factors, order = [], [], []
-    is_product = len(subscripts.operands) > 1
-    for n, labels in enumerate(subscripts.operands):
-        lone = _lone(subscripts, n) if is_product and semiring.sums_first else set()
+    pairs = zip(subscripts.operands, _lone(subscripts, semiring), strict=True)
+    for n, (labels, lone) in enumerate(pairs):
         factor = f"A{n}", labels
         if lone:
             made = f"S{n}", tuple(x for x in dict.fromkeys(labels) if x not in lone)

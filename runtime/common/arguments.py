@@ -442,7 +442,12 @@ def check_declared(tensor: Tensor, dtype: np.dtype[Any], shape: Shape) -> None:
 def _dtype_mismatch(got: np.dtype[Any], expected: DType) -> str:
     if got.newbyteorder("=") == expected.numpy:
         return f"has {expected} elements in foreign byte order; use .astype({expected.name!r})"
-    return f"has dtype {got.name}, expected {expected}; use .astype if a conversion is meant"
+    return wrong_dtype(got.name, expected.name)
+
+
+def wrong_dtype(got: str, expected: str, conversion: str = ".astype") -> str:
+    """What is wrong with an array of another element type; `conversion` is its library's."""
+    return f"has dtype {got}, expected {expected}; use {conversion} if a conversion is meant"
 
 
 # --- calls ---------------------------------------------------------------------------------

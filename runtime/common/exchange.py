@@ -21,7 +21,7 @@ import numpy as np
 
 from poly.errors import ArgumentError
 from poly.ir.dtypes import BFLOAT16
-from runtime.common.arguments import Array
+from runtime.common.arguments import Array, wrong_dtype
 
 _Dtype = np.dtype[Any]
 #: DLPack's kinds of device whose memory is the host's: its own, and what a GPU can reach, too.
@@ -218,10 +218,8 @@ def host_array(name: str, value: Any, dtype: _Dtype | None = None) -> Any:
         return _of_protocol(name, value)
     found = library.to_numpy(name, value)
     if library.name == "torch" and dtype is not None and found.dtype != dtype:
-        raise ArgumentError(
-            f"{name} has dtype {found.dtype.name}, expected {dtype.name}; use "
-            f".to(torch.{dtype.name}) if a conversion is meant"
-        )
+        problem = wrong_dtype(found.dtype.name, dtype.name, f".to(torch.{dtype.name})")
+        raise ArgumentError(f"{name} {problem}")
     return found
 
 

@@ -377,14 +377,12 @@ def test_kernels_and_einsum_break_the_graph() -> None:
         return fk.einsum("ij,jk->ik", x + 1, y) * 2 + double(x @ y)
 
     x, y = torch.rand(3, 4), torch.rand(4, 5)
-    torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(function, backend="farkas")(x, y), function(x, y))
 
 
 def test_a_missing_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     x = torch.rand(5)
-    torch._dynamo.reset()
     with pytest.warns(UserWarning, match="torch runs everything itself: .*/nowhere/cc"):
         found = torch.compile(lambda x: x.exp() - 0.123, backend="farkas")(x)
     torch.testing.assert_close(found, x.exp() - 0.123)

@@ -11,6 +11,7 @@ import farkas as fk
 
 pytest.importorskip("torch", reason="torch is not installed")
 torch: Any = importlib.import_module("torch")
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 
 TEXTS = {
     "l1": "def l1(float32 X[N,K], float32 Y[M,K]) -> (D) { D[i,j] +=! abs(X[i,k] - Y[j,k]) }",
@@ -207,8 +208,6 @@ def test_what_is_refused(tensors: Any, message: str) -> None:
 
 def graph_report(function: Any, arguments: tuple[Any, ...], dynamic: bool = False) -> str:
     """What became of a function, after its results were compared with eager torch's."""
-    torch._dynamo.reset()
-    fk.torch.reports.clear()
     compiled = torch.compile(function, backend="farkas", dynamic=dynamic, fullgraph=True)
     close(compiled(*arguments), function(*arguments))
     (report,) = fk.torch.reports
