@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import commands, report
+from benchmarks import commands, report, tuned
 from benchmarks.measure import QUICK, Settings
 from benchmarks.narrow import goals
 from benchmarks.peers import PEERS, Peer
@@ -24,9 +24,15 @@ from runtime.cpu.toolchain import cpu_identity, find_toolchain
 
 #: The suite of `benchmarks.compile_time`, which measures no calls.
 COMPILE = "compile"
+#: The suite of `benchmarks.tuned`, which has options of its own.
+TUNED = "tuned"
 _EPILOG = "suites: " + "; ".join(
     f"{name}: {what}"
-    for name, what in {**SUITES, COMPILE: "how long networks take to compile, alone"}.items()
+    for name, what in {
+        **SUITES,
+        COMPILE: "how long networks take to compile, alone",
+        TUNED: "what tuning gains, alone, with options of its own",
+    }.items()
 )
 
 
@@ -51,6 +57,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
+    if sys.argv[1:3] == ["--suite", TUNED]:
+        return tuned.main(sys.argv[3:])
     args = parser().parse_args()
     console = commands.make_console()
     if COMPILE in args.suite:

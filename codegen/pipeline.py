@@ -61,6 +61,11 @@ T = TypeVar("T")
 
 Rewrites = tuple[Pass[Program], ...]
 
+#: The script that was tuned for a program in its written order, None if there is none.
+Tuned = Callable[[Schedule], str | None]
+#: What schedules a group of statements in place of a tactic.
+TUNED = "a tuned schedule"
+
 
 @dataclass(frozen=True)
 class Generated(Generic[S]):
@@ -141,33 +146,54 @@ class Pipeline(Generic[M, S]):
         """
         return self.printer(schedule, written, self.loop_passes)
 
-    def automatic(self, program: Program, machine: M, exact: bool = False) -> Generated[S]:
-        """The automatic schedule of a program, and its text.
+    def automatic(
+        self, program: Program, machine: M, exact: bool = False, tuned: Tuned | None = None
+    ) -> Generated[S]:
+        """The automatic schedule of a program, or the one that was tuned, and its text.
 
         Raises
         ------
         ScheduleError : no text can be generated, for example for element types the target lacks.
         """
         start = Schedule.of(self.prepare(program, machine, exact), exact)
-        return self.generate(start, machine, lambda schedule: self.emit(schedule, program))
+        return self.generate(start, machine, lambda schedule: self.emit(schedule, program), tuned)
 
     def automatic_call(
-        self, program: Program, machine: M, emit: Callable[[Schedule], T]
+        self,
+        program: Program,
+        machine: M,
+        emit: Callable[[Schedule], T],
+        tuned: Tuned | None = None,
     ) -> Generated[T]:
         """The same for the program of a call; `emit` makes the result that is kept."""
-        return self.generate(Schedule.of(self.prepare_call(program, machine)), machine, emit)
+        start = Schedule.of(self.prepare_call(program, machine))
+        return self.generate(start, machine, emit, tuned)
 
-    def generate(self, start: Schedule, machine: M, emit: Callable[[Schedule], T]) -> Generated[T]:
+    def generate(
+        self,
+        start: Schedule,
+        machine: M,
+        emit: Callable[[Schedule], T],
+        tuned: Tuned | None = None,
+    ) -> Generated[T]:
         """Try schedules from the fastest on until code can be generated.
 
-        Where isl cannot generate the remainders of tiles with open sizes, plain loops are tried,
-        and then the written order.
+        What was tuned is first, if every step of it still is legal.  Where isl cannot generate the
+        remainders of tiles with open sizes, plain loops are tried, and then the written order.
 
         Raises
         ------
         ScheduleError : no code could be generated from the written order either.
         """
         fallbacks: list[tuple[str, str]] = []
+        script = None if tuned is None else tuned(start)
+        if script is not None:
+            try:
+                schedule = start.replay(script)
+                choice = Choice(schedule.statements, TUNED, ())
+                return Generated(schedule, emit(schedule), (choice,))
+            except ScheduleError as error:
+                fallbacks.append((TUNED, str(error)))
         for name, plain in (("all tactics", False), ("plain tactics", True)):
             try:
                 found = apply_tactics(start, machine, self.strategy, plain)

@@ -15,6 +15,7 @@
 `sklearn.Compiled`                        an estimator of scikit-learn that predicts compiled
 `load`                                    a file of `Network.save` or `Kernel.save`
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
+`tune`, `tune_onnx`                       faster schedules, found by measuring
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
@@ -63,6 +64,7 @@ from poly.errors import (
     ScheduleError,
     ThreadsWarning,
     ToolchainError,
+    TuningError,
     UndecidedError,
     UnsupportedModelError,
 )
@@ -74,10 +76,12 @@ if TYPE_CHECKING:
     from farkas.kernels.einsum import einsum, tensordot
     from farkas.kernels.kernel import Kernel, compile
     from farkas.kernels.source_text import parse
+    from farkas.kernels.tune_kernel import TunedKernel, tune
     from farkas.networks.compile_onnx import compile_onnx
     from farkas.networks.export_onnx import export_onnx
     from farkas.networks.load import load
     from farkas.networks.network import Network
+    from farkas.networks.tune_network import TunedNetwork, tune_onnx
     from farkas.quantize.quantize import QuantizedModel, quantize_onnx
     from farkas.views import View, explore, footprints, show, space, steps
     from poly.ir.dtypes import DTYPES, DType
@@ -118,6 +122,9 @@ __all__ = [
     "ThreadsWarning",
     "Toolchain",
     "ToolchainError",
+    "TunedKernel",
+    "TunedNetwork",
+    "TuningError",
     "UndecidedError",
     "UnsupportedModelError",
     "UntypedError",
@@ -142,6 +149,8 @@ __all__ = [
     "space",
     "steps",
     "tensordot",
+    "tune",
+    "tune_onnx",
     "verify",
 ]
 
@@ -161,9 +170,13 @@ _HOMES = {
     "einsum": "farkas.kernels.einsum",
     "tensordot": "farkas.kernels.einsum",
     "transpose": "farkas.kernels.einsum",  # for opt_einsum
+    "TunedKernel": "farkas.kernels.tune_kernel",
+    "tune": "farkas.kernels.tune_kernel",
     "Kernel": "farkas.kernels.kernel",
     "compile": "farkas.kernels.kernel",
     "Network": "farkas.networks.network",
+    "TunedNetwork": "farkas.networks.tune_network",
+    "tune_onnx": "farkas.networks.tune_network",
     "compile_onnx": "farkas.networks.compile_onnx",
     "compile_torch": "farkas.frameworks.torch_export",
     "export_onnx": "farkas.networks.export_onnx",

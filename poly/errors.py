@@ -172,6 +172,12 @@ class SavedFileError(FarkasError):
     """
 
 
+class TuningError(FarkasError):
+    """A budget of tuning that makes no sense, a record of it that is not one, or a kernel that cannot
+    be measured.
+    """
+
+
 class CacheWarning(UserWarning):
     """The on-disk cache cannot be written to; the run continues without it."""
 

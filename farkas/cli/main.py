@@ -14,6 +14,7 @@ from farkas.cli.quantize import quantize_command
 from farkas.cli.run import run_command
 from farkas.cli.save import save_command
 from farkas.cli.text_commands import check_command, compile_command, diff_command, show_command
+from farkas.cli.tune import tune_command
 from farkas.cli.why import why_command
 from farkas.console.display import printable
 
@@ -70,6 +71,7 @@ def demo_command(threads: int | None) -> int:
 main.add_command(run_command)
 main.add_command(save_command)
 main.add_command(quantize_command)
+main.add_command(tune_command)
 main.add_command(export_command)
 main.add_command(doctor_command)
 main.add_command(compile_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,31 +45,40 @@ class _Request:
         for path in self.intrinsics:
             load_intrinsics(path)
         source = read_text(self.text)
-        given: str | Mapping[str, str] | None
-        if any("=" in d for d in self.dtypes):
-            given = {}
-            for word in self.dtypes:
-                tensor, equals, dtype = word.partition("=")
-                if not equals:
-                    raise ArgumentError("--dtype is given both for all inputs and by name")
-                given[tensor.strip()] = dtype.strip()
-        elif len(self.dtypes) > 1:
-            raise ArgumentError("--dtype is given twice; say which input, as in --dtype A=float32")
-        else:
-            given = self.dtypes[0] if self.dtypes else None
+        given = given_types(self.dtypes)
         if given is None and source.names:
             raise ArgumentError(
                 f"the element types of {', '.join(source.names)} are not known: "
                 f"pass --dtype float32, or --dtype {source.names[0]}=float32 for each"
             )
         program = source.program(match_dtypes(source, given), self.name)
-        return fix_sizes(program, dict(map(_size, self.sizes)))
+        return fix_sizes(program, given_sizes(self.sizes))
 
     def schedule(self, wanted: str, program: Program, target: Target) -> Schedule:
         from farkas.targets.compile_program import schedule_for
 
         script = wanted if wanted in ("auto", "written") else read_text_file(wanted)
         return schedule_for(program, script, self.exact, target)
+
+
+def given_types(words: tuple[str, ...]) -> str | dict[str, str] | None:
+    """Element types as the command line gives them: of all inputs, by name, or none."""
+    if any("=" in word for word in words):
+        given = {}
+        for word in words:
+            tensor, equals, dtype = word.partition("=")
+            if not equals:
+                raise ArgumentError("--dtype is given both for all inputs and by name")
+            given[tensor.strip()] = dtype.strip()
+        return given
+    if len(words) > 1:
+        raise ArgumentError("--dtype is given twice; say which input, as in --dtype A=float32")
+    return words[0] if words else None
+
+
+def given_sizes(words: tuple[str, ...]) -> dict[str, int]:
+    """Sizes as the command line gives them."""
+    return dict(map(_size, words))
 
 
 def _size(word: str) -> tuple[str, int]:
@@ -108,7 +117,8 @@ def program_options(command: _Command) -> _Command:
     return command
 
 
-def _text(file: str | None, expression: str | None) -> str:
+def text_of(file: str | None, expression: str | None) -> str:
+    """The text of a file or of an expression, one of which is given."""
     if (file is None) == (expression is None):
         raise click.UsageError("give either a FILE (- for the standard input) or -e TEXT")
     return expression if expression is not None else read_text_file(file or "-")
@@ -163,7 +173,7 @@ def compile_command(
         )
     if emit == "library" and output is None:
         raise click.UsageError("--emit library needs -o PATH")
-    request = _Request(_text(file, expression), **options)
+    request = _Request(text_of(file, expression), **options)
     from farkas.console.display import working
 
     with working("compiling"):
@@ -225,7 +235,7 @@ def show_command(
     **options: Any,
 ) -> None:
     """Show a program on its way to C, stage by stage."""
-    request = _Request(_text(file, expression), **options)
+    request = _Request(text_of(file, expression), **options)
     chosen = [s for s in STAGES if s in stages] or _USUAL
     from farkas.console.display import code, stdout_console, working
 

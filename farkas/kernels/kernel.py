@@ -52,6 +52,7 @@ def compile(
     cache: CacheLike = None,
     name: str | None = None,
     target: str | Target = "cpu",
+    tune: float | None = None,
 ) -> Kernel:
     """Compile a tensor comprehension.
 
@@ -59,9 +60,8 @@ def compile(
     >>> C = matmul(A, B)
 
     A text without declared element types is checked now as far as possible without them, and
-    compiled when the kernel is first called, for the element types of those arrays (and once more
-    for each other combination); with `dtypes`, or if it is a definition, it is compiled now.  One
-    compiled kernel serves all sizes.
+    compiled when the kernel is first called, for the element types of those arrays (and again for
+    others); with `dtypes`, or if it is a definition, now.  One compiled kernel serves all sizes.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ def compile(
     threads : default number of threads of a call; if None, one per processor, or a single one if
         the call does less work than starting threads takes
     exact : keep the written order of reductions, so that results equal the reference bit for bit
-    schedule : ``"auto"`` (default), ``"written"``, a script, a `Schedule`, or a function from the
-        written order to a schedule
+    schedule : None, the tuned schedule, see `farkas.tune`, else the automatic one; ``"auto"``,
+        ``"written"``, a script, a `Schedule`, or a function from the written order to a schedule
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled kernels; default is ``$FARKAS_CACHE_DIR``, then the user's
     name : the program's name
@@ -81,6 +81,7 @@ def compile(
         second, ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, which is
         slow and meant for checking.  ``"cuda,tf32"`` may round factors of type float32 to 10 bits,
         for tensor cores.  Arrays of torch, CuPy or JAX on the GPU are not copied
+    tune : seconds to `farkas.tune` it, if it was not tuned before; its sizes have to be fixed
 
     Raises
     ------
@@ -88,17 +89,28 @@ def compile(
     ArgumentError : an argument that does not match the text.
     ScheduleError, IllegalScheduleError : the schedule makes no sense, or breaks a dependence.
     ToolchainError : no C compiler, or it failed; no device, or something it needs is missing.
-    CacheError : the cache directory cannot be used.
+    CacheError, TuningError : the cache directory cannot be used; `tune` makes no sense.
     """
     source = read_text(text)
-    if threads is not None:
-        check_threads(threads)
+    threads = None if threads is None else check_threads(threads)
     found = target_of(cc, cache, threads, target)
-    recipe = Recipe(source, dict(by_name("sizes", sizes)), bool(exact), schedule, found, name)
+    fixed, exact, budget = dict(by_name("sizes", sizes)), bool(exact), _budget(tune, schedule)
+    recipe = Recipe(source, fixed, exact, schedule, found, name, budget)
     if dtypes is None and source.kind != "definition":
         source.check(recipe.sizes, name)
         return Kernel(recipe, None)
     return Kernel(recipe, match_dtypes(source, dtypes))
+
+
+def _budget(tune: Any, schedule: ScheduleLike) -> float | None:
+    """The seconds for tuning.  Raises `TuningError`, or `ArgumentError` if a schedule is given."""
+    if tune is None:
+        return None
+    from farkas.tuning.job import check_budget
+
+    if schedule is not None:
+        raise ArgumentError("tune= searches for a schedule, and schedule= gives one: leave one out")
+    return check_budget(tune)
 
 
 class Kernel:

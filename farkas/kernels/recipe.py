@@ -13,7 +13,10 @@ from poly.ir.dtypes import DType
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that determines a kernel, except its element types."""
+    """Everything that determines a kernel, except its element types.
+
+    tune : seconds to tune it for, if it was not tuned before; None: it is not tuned
+    """
 
     source: Text
     sizes: Mapping[str, int]
@@ -21,7 +24,13 @@ class Recipe:
     schedule: ScheduleLike
     target: Target
     name: str | None
+    tune: float | None = None
 
     def make(self, dtypes: Mapping[str, DType]) -> Compiled:
         program = fix_sizes(self.source.program(dtypes, self.name), self.sizes)
+        if self.tune is not None:
+            from farkas.tuning.job import job_of
+            from farkas.tuning.tune_program import tune_once
+
+            tune_once(job_of(program, self.exact, {}, self.target), self.tune)
         return build(program, self.schedule, self.exact, self.target)

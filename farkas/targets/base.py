@@ -58,6 +58,10 @@ class Runner(ABC):
         ArgumentError : an invalid number, or one that the device does not support.
         """
 
+    def tuned(self, start: Schedule) -> str | None:
+        """The script that was tuned here for a program in its written order, None if none was."""
+        return None
+
     def prepare(self) -> None:
         """Begin, in the background, to make ready what all kernels need."""
         return
@@ -169,9 +173,15 @@ class Target:
         """Rewrite a user's program to the one that has the automatic schedule."""
         return self.pipeline.prepare(program, self.machine, exact)
 
-    def automatic(self, program: Program, exact: bool = False) -> Generated[Any]:
-        """The automatic schedule of a program, and its text."""
-        return self.pipeline.automatic(program, self.machine, exact)
+    def automatic(
+        self, program: Program, exact: bool = False, tuned: bool = False
+    ) -> Generated[Any]:
+        """The automatic schedule of a program, and its text.
+
+        tuned : the schedule that was tuned for it here instead, if there is one
+        """
+        found = self.runner.tuned if tuned else None
+        return self.pipeline.automatic(program, self.machine, exact, found)
 
     def loops(self, schedule: Schedule) -> tuple[LoopNode, ...]:
         """The loops of each function or kernel of a schedule, as they are printed."""

@@ -16,8 +16,8 @@ from poly.strategy.common.tactic import Choice
 from runtime.cpu.loaded_kernel import LoadedKernel
 from runtime.gpu.gpu_program import GpuProgram
 
-#: Forms of a schedule request: None or ``"auto"``, ``"written"``, a script, a schedule, or a
-#: function from the written order to a schedule.
+#: Forms of a schedule request: None, the tuned one, or else the automatic one; ``"auto"``,
+#: ``"written"``, a script, a schedule, or a function from the written order to a schedule.
 ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
 
 
@@ -60,7 +60,7 @@ def schedule_for(program: Program, wanted: ScheduleLike, exact: bool, target: Ta
     ArgumentError : `wanted` has none of the forms of `ScheduleLike`.
     """
     if wanted is None or wanted == "auto":
-        return target.automatic(program, exact).schedule
+        return target.automatic(program, exact, tuned=wanted is None).schedule
     if isinstance(wanted, Schedule) and wanted.exact == exact and wanted.program == program:
         return wanted
     written = Schedule.of(program, exact)
@@ -110,7 +110,7 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     """
     target.runner.prepare()
     if wanted in (None, "auto"):
-        made = target.automatic(program, exact)
+        made = target.automatic(program, exact, tuned=wanted is None)
         loaded = target.runner.load(made.source)
         return Compiled(
             program, made.schedule, made.source, loaded, target, made.choices, made.fallbacks

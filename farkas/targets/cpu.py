@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from codegen.c.kernel_source import KernelSource
     from poly.ir.graph import Graph
     from poly.machine.cpu import Machine
+    from poly.schedule.schedule import Schedule
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.network.cpu_model import CpuModel
@@ -43,6 +44,14 @@ class CpuRunner(Runner):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.toolchain, self.cache, self.threads, self.asked)
+
+    def tuned(self, start: Schedule) -> str | None:
+        from poly.machine.cpu import host_machine
+        from runtime.tuned.record_file import tuned_schedules
+
+        machine = self.machine or host_machine()
+        found = tuned_schedules(self.cache, machine, self.toolchain, self.threads)
+        return found.script(start)
 
     def prepare(self) -> None:
         from runtime.cpu.helpers import prepare_helpers

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +67,36 @@ def processes() -> int:
     return min(MOST, default_threads())
 
 
+def start_process(
+    module: str, name: str, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that applies a function of a module, see `runtime.common.worker_main`.
+
+    Raises
+    ------
+    OSError : there is no memory, or there are no more processes.
+    """
+    path = json.dumps([os.path.abspath(p) for p in sys.path])
+    return subprocess.Popen(
+        [sys.executable, "-c", _CODE, path, module, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **(environment or {})},
+        start_new_session=True,  # Ctrl-C is for this process, which ends the others
+    )
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process, and wait for its end."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+
+
 class Workers(AbstractContextManager["Workers"]):
     """Processes that apply one function of a module; they end with the context.
 
@@ -75,23 +105,12 @@ class Workers(AbstractContextManager["Workers"]):
     """
 
     def __init__(self, module: str, name: str, count: int) -> None:
-        self._function = (module, name)
         self._processes: list[subprocess.Popen[bytes]] = []
         if _is_python(sys.executable):
             with contextlib.suppress(OSError):  # no memory or no more processes: work here
                 for _ in range(count):
-                    self._processes.append(self._start())
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        path = json.dumps([os.path.abspath(p) for p in sys.path])
-        return subprocess.Popen(
-            [sys.executable, "-c", _CODE, path, *self._function],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for this process, which ends the others
-        )
+                    alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+                    self._processes.append(start_process(module, name, alone))
 
     def __exit__(
         self,
@@ -102,11 +121,7 @@ class Workers(AbstractContextManager["Workers"]):
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
+            end_process(process)
 
     def apply(
         self, arguments: Sequence[tuple[Any, ...]], here: Callable[..., Any]
@@ -180,13 +195,13 @@ def _feed(
             process.stdin.flush()
             answer = pickle.load(process.stdout)
         except Exception:
-            answer = WorkerDiedError(number, _end_of(process))
+            answer = WorkerDiedError(number, end_of(process))
         ready.put((number, answer))
         if isinstance(answer, WorkerDiedError):
             return
 
 
-def _end_of(process: subprocess.Popen[bytes]) -> str:
+def end_of(process: subprocess.Popen[bytes]) -> str:
     """How a worker ended."""
     try:
         code = process.wait(5)

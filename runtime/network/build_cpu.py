@@ -26,6 +26,7 @@ from runtime.network.clock import Clock
 from runtime.network.generate_graph import GeneratedGraph, fixed_plan, generate_graph, sharing_of
 from runtime.network.kernel_units import KernelUnits
 from runtime.network.layouts import Layouts, apply_layouts, choose_layouts, read_layouts
+from runtime.tuned.record_file import TunedSchedules
 
 _FORMAT = "6"
 
@@ -38,10 +39,12 @@ def build_graph(
     tell: Progress,
     clock: Clock,
     workers: Workers,
+    tuned: TunedSchedules | None = None,
 ) -> Built:
     """The graph, compiled or from the cache.
 
     workers : see `runtime.network.generate_kernels.kernel_workers`
+    tuned : the schedules of kernels that were tuned
 
     Raises
     ------
@@ -49,18 +52,18 @@ def build_graph(
     CacheError : the library cannot be stored.
     """
     text = _graph_text(graph)
-    key = _key(text, machine, toolchain)
+    key = _key(text, machine, toolchain, tuned)
     entry = cache.get(key)
     if entry is None and toolchain.remembered is not None:
         toolchain = with_team(at_hand(toolchain), cache)
-        key = _key(text, machine, toolchain)
+        key = _key(text, machine, toolchain, tuned)
         entry = cache.get(key)
     found = entry is not None
     if entry is None:
         layouts = choose_layouts(graph, machine, tell)
         graph = apply_layouts(graph, layouts)
         clock.lap("layouts")
-        entry = _build(graph, layouts, machine, toolchain, cache, key, tell, clock, workers)
+        entry = _build(graph, layouts, machine, toolchain, cache, key, tell, clock, workers, tuned)
     meta = json.loads(entry.read("meta.json"))
     tell("load", 0, 1, "library and constants")
     if found:
@@ -75,11 +78,14 @@ def build_graph(
     return Built(graph, entry, sharing, scratch, sizes, meta["kernels"], found, plan)
 
 
-def _key(graph_text: str, machine: Machine, toolchain: Toolchain) -> str:
+def _key(
+    graph_text: str, machine: Machine, toolchain: Toolchain, tuned: TunedSchedules | None
+) -> str:
     """The cache key of a graph's library."""
     declared = (i.text for i in declared_intrinsics())
     code = code_digest("poly", "codegen")
-    return digest("model", _FORMAT, code, toolchain.identity, str(machine), *declared, graph_text)
+    where = (toolchain.identity, str(machine), tuned.identity if tuned else "")
+    return digest("model", _FORMAT, code, *where, *declared, graph_text)
 
 
 def write_expr(e: Expr) -> object:
@@ -128,13 +134,14 @@ def _build(
     tell: Progress,
     clock: Clock,
     workers: Workers,
+    tuned: TunedSchedules | None,
 ) -> Entry:
     with (
         cache.workspace() as folder,
         Compilation(toolchain, (), folder / LIBRARY) as work,
     ):
         units = KernelUnits(work)
-        made = generate_graph(graph, machine, tell, clock, workers, units.add)
+        made = generate_graph(graph, machine, tell, clock, workers, units.add, tuned=tuned)
         units.finish()
         require([i for _, k in made.kernels for i in k.function.instructions], toolchain, cache)
         work.add(

@@ -15,6 +15,7 @@ from runtime.network.clock import Clock
 from runtime.network.cpu_model import CpuModel
 from runtime.network.generate_kernels import kernel_workers
 from runtime.reference.evaluate import evaluate
+from runtime.tuned.record_file import tuned_schedules
 
 
 def compile_graph(
@@ -42,7 +43,8 @@ def compile_graph(
     with kernel_workers(len(graph.nodes)) as workers:  # they start while the graph is rewritten
         graph = CPU.optimise(verify_graph(graph), machine, evaluate)
         clock.lap("graph")
-        built = build_graph(graph, machine, toolchain, cache, tell, clock, workers)
+        tuned = tuned_schedules(cache, machine, toolchain, count)
+        built = build_graph(graph, machine, toolchain, cache, tell, clock, workers, tuned)
     model = CpuModel(built, count, toolchain, cache)
     arena, bound = (built.plan.arena, built.plan.bound) if built.plan else (0, 0)
     clock.lap("load")

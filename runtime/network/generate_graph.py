@@ -21,6 +21,7 @@ from runtime.network.memory_plan import MemoryPlan, Sharing
 from runtime.network.plan_memory import plan_memory
 from runtime.network.pointer_order import Temporaries, pointer_order
 from runtime.network.share_storage import share, views_only
+from runtime.tuned.record_file import TunedSchedules
 
 #: Called with each kernel once it is there: its number, its function, the nodes that it is for.
 Ready = Callable[[int, CFunction, Sequence[str]], None]
@@ -59,10 +60,12 @@ def generate_graph(
     workers: Workers,
     ready: Ready = lambda number, function, nodes: None,
     convention: Convention = LIBRARY,
+    tuned: TunedSchedules | None = None,
 ) -> GeneratedGraph:
     """Schedule and generate the kernels of an optimised graph, and plan its memory.
 
     workers : see `runtime.network.generate_kernels.kernel_workers`
+    tuned : the schedules of kernels that were tuned for where they run
 
     Raises
     ------
@@ -71,7 +74,7 @@ def generate_graph(
     """
     sharing = sharing_of(graph)
     calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
-    made = _generated(calls, machine, ready, tell, clock, workers, convention)
+    made = _generated(calls, machine, ready, tell, clock, workers, convention, tuned)
     functions = {c.name: kernel.function for group, kernel in made for c in group}
     sizes = _Sizes(graph, {c.name: _sizes_of(c, group[0]) for group, _ in made for c in group})
     scratch = _scratch(calls, functions, sizes) | _scratch_of_routines(graph)
@@ -105,6 +108,7 @@ def _generated(
     clock: Clock,
     workers: Workers,
     convention: Convention,
+    tuned: TunedSchedules | None,
 ) -> list[tuple[list[Call], GeneratedKernel]]:
     """The kernels, each with the calls that it serves.
 
@@ -121,7 +125,7 @@ def _generated(
     made: dict[int, GeneratedKernel] = {}
     groups = [*alike.values()]
     tell(stage, 0, len(programs), "")
-    for number, kernel in generate_kernels(programs, machine, workers, convention):
+    for number, kernel in generate_kernels(programs, machine, workers, convention, tuned):
         made[number] = kernel
         ready(number, kernel.function, [c.origin for c in groups[number]])
         for name, seconds in kernel.seconds:

@@ -16,6 +16,7 @@ from poly.ir.program import Program
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from runtime.common.workers import WorkerDiedError, Workers, processes
+from runtime.tuned.record_file import TunedSchedules
 
 #: A worker takes as long to start as a few kernels take to generate.
 KERNELS_PER_WORKER = 6
@@ -40,10 +41,12 @@ def generate_kernel(
     machine: Machine,
     declared: Sequence[VectorIntrinsic] = (),
     convention: Convention = LIBRARY,
+    tuned: TunedSchedules | None = None,
 ) -> GeneratedKernel:
     """The automatic schedule and the C function of the program of a call.
 
     declared : instructions of users, which another process does not know
+    tuned : schedules that replace automatic ones
 
     Raises
     ------
@@ -62,7 +65,8 @@ def generate_kernel(
         finally:
             emitting += time.perf_counter() - start
 
-    made = CPU.automatic_call(program, machine, emitted)
+    script = None if tuned is None else tuned.script
+    made = CPU.automatic_call(program, machine, emitted, script)
     seconds = {"schedule": time.perf_counter() - begin - emitting, "generate": emitting}
     return GeneratedKernel(made.source, made.fallbacks, tuple(seconds.items()))
 
@@ -83,10 +87,12 @@ def generate_kernels(
     machine: Machine,
     workers: Workers,
     convention: Convention = LIBRARY,
+    tuned: TunedSchedules | None = None,
 ) -> Iterator[tuple[int, GeneratedKernel]]:
     """The number of each program and its function, in the order in which they are ready.
 
     programs : each with the symbol of its function, and the node that it came from
+    tuned : see `generate_kernel`
 
     Raises
     ------
@@ -95,7 +101,7 @@ def generate_kernels(
     """
     declared = declared_intrinsics()
     arguments = [
-        (program, symbol, machine, declared, convention) for program, symbol, _ in programs
+        (program, symbol, machine, declared, convention, tuned) for program, symbol, _ in programs
     ]
     try:
         yield from workers.apply(arguments, generate_kernel)

@@ -72,7 +72,7 @@ def program_case(
 ) -> Case | None:
     """A program, as written and with the automatic schedule, exact and not."""
     text = random_text(seed, profile_of(seed)) if text is None else text
-    program = _parsed(text, tally)
+    program = parsed(text, tally)
     if program is None:
         return None
     variants: list[Variant] = []
@@ -95,7 +95,7 @@ def program_case(
                 tally.counts[f"automatic schedules that {primitive}"] += 1
         elif not exact:
             variants.append(make(written, "written", seed))
-    return _case(seed, text, program, [*map(form.compiled, variants)], tally, 5)
+    return case_of(seed, text, program, [*map(form.compiled, variants)], tally, 5)
 
 
 def _automatic(
@@ -105,7 +105,8 @@ def _automatic(
     return make(schedule, "auto", seed, written=program) if schedule.steps else None
 
 
-def _parsed(text: str, tally: Tally) -> Program | None:
+def parsed(text: str, tally: Tally) -> Program | None:
+    """The program of a text, None if it is refused; both are counted."""
     try:
         program = parse_program(text, {})
     except LanguageError:
@@ -115,9 +116,10 @@ def _parsed(text: str, tally: Tally) -> Program | None:
     return program
 
 
-def _case(
+def case_of(
     seed: int, text: str, program: Program, variants: Sequence[Variant], tally: Tally, runs: int
 ) -> Case:
+    """The case of a program and its variants, with sizes and seeds for so many runs."""
     rng = np.random.default_rng(seed)
     sizes = choose_sizes(program, rng, runs if program.sizes else 1)
     if not program.sizes:
@@ -245,7 +247,7 @@ def schedule_case(
 ) -> Case | None:
     """A program with some random schedules; replaying their scripts has to give equal trees."""
     text = random_text(seed, profile_of(seed)) if text is None else text
-    program = _parsed(text, tally)
+    program = parsed(text, tally)
     if program is None:
         return None
     variants: list[Variant] = []
@@ -282,7 +284,7 @@ def schedule_case(
                 seed, text, str(trail.schedule), start.exact, {}, 0,
                 _describe(error), "generate",
             ))  # fmt: skip
-    return _case(seed, text, program, variants, tally, 3)
+    return case_of(seed, text, program, variants, tally, 3)
 
 
 def replay_problem(schedule: Schedule, start: Schedule) -> str:

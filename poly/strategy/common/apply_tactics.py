@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from poly.errors import ScheduleError
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.grouping import Core, CoreOf, Parallel, groups
-from poly.strategy.common.tactic import Choice, Group, NoMatch, Tactic
+from poly.strategy.common.grouping import Core, CoreOf, Parallel, group_statements, groups
+from poly.strategy.common.point import AUTOMATIC, Pick, Point
+from poly.strategy.common.tactic import Choice, Group, NoMatch, Tactic, UnsuitableError, Value
 
 M = TypeVar("M", bound=Parallel)
 
@@ -34,6 +36,13 @@ class Strategy(Generic[M]):
         found = (tactic.core(group) for tactic in self.tactics)
         return next((core for core in found if core is not None), None)
 
+    def tactic(self, name: str) -> Tactic[M, Any]:
+        """The tactic of a name.  Raises `UnsuitableError` if there is none."""
+        found = next((t for t in self.tactics if t.name == name), None)
+        if found is None:
+            raise UnsuitableError(f"there is no tactic {name!r}")
+        return found
+
 
 @dataclass(frozen=True)
 class Scheduled:
@@ -44,23 +53,82 @@ class Scheduled:
 
 
 def apply_tactics(
-    start: Schedule, machine: M, strategy: Strategy[M], plain: bool = False
+    start: Schedule,
+    machine: M,
+    strategy: Strategy[M],
+    plain: bool = False,
+    point: Point = AUTOMATIC,
 ) -> Scheduled:
     """Schedule a program, starting from its written order: fast and legal.
 
-    The result is deterministic for a program and machine.
+    The result is deterministic for a program, machine and point.
 
     plain : use only tactics whose loops isl can always generate
+    point : where tactics are chosen, or plan, otherwise
+
+    Raises
+    ------
+    ScheduleError : what the point asks for is not possible; never for the automatic schedule.
     """
-    schedule, machine = start, machine.exact if start.exact else machine
-    for arrange in strategy.arrange:
-        schedule = arrange(schedule, machine, strategy.core)
+    machine = machine.exact if start.exact else machine
+    schedule = arranged(start, machine, strategy, point.apart)
     tactics = [t for t in strategy.tactics if t.plain or not plain]
     choices = []
     for names in groups(schedule):
-        schedule, choice = _applied(Group(schedule, names, machine), tactics)
+        group, pick = Group(schedule, names, machine), point.pick(names)
+        if pick is None:
+            schedule, choice = _applied(group, tactics)
+        else:
+            schedule, choice = _picked(group, pick, strategy), Choice(names, pick.tactic, ())
         choices.append(choice)
+    for step in point.steps:
+        schedule = schedule.apply(step)
     return Scheduled(schedule, tuple(choices))
+
+
+def arranged(
+    start: Schedule, machine: M, strategy: Strategy[M], apart: Sequence[str] = ()
+) -> Schedule:
+    """The schedule whose groups get tactics.
+
+    apart : statements that share no loops with what is before them
+    """
+    schedule = start
+    for arrange in strategy.arrange:
+        if arrange is group_statements:
+            arrange = partial(group_statements, apart=apart)
+        schedule = arrange(schedule, machine, strategy.core)
+    return schedule
+
+
+def plan_with(
+    tactic: Tactic[M, Any], group: Group[M], values: Sequence[tuple[str, Value]]
+) -> Any | NoMatch:
+    """The plan of a tactic with other values of some parameters, in the order of these."""
+    plan, chosen = tactic.match(group), dict(values)
+    for parameter in tactic.parameters:
+        if isinstance(plan, NoMatch):
+            break
+        if parameter.name in chosen:
+            plan = parameter.change(group, plan, chosen.pop(parameter.name))
+    return NoMatch(f"no parameters {', '.join(chosen)}") if chosen else plan
+
+
+def _picked(group: Group[M], pick: Pick, strategy: Strategy[M]) -> Schedule:
+    """The schedule with the tactic that a point has for a group.
+
+    Raises
+    ------
+    UnsuitableError : it does not apply, or its plan cannot be so.
+    ScheduleError : a step is refused.
+    """
+    if not pick.tactic:
+        return group.schedule
+    tactic = strategy.tactic(pick.tactic)
+    plan = plan_with(tactic, group, pick.values)
+    if isinstance(plan, NoMatch):
+        raise UnsuitableError(plan.reason)
+    return _carried_out(tactic, group, plan)
 
 
 def _applied(group: Group[M], tactics: Sequence[Tactic[M, Any]]) -> tuple[Schedule, Choice]:

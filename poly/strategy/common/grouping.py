@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, Self, TypeVar
 
 from poly.deps.legality import coincident_members
@@ -62,10 +62,13 @@ def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tup
     return [f.statements for f in below.children] if isinstance(below, Sequence) else [names]
 
 
-def group_statements(schedule: Schedule, machine: M, core_of: CoreOf[M]) -> Schedule:
+def group_statements(
+    schedule: Schedule, machine: M, core_of: CoreOf[M], apart: Collection[str] = ()
+) -> Schedule:
     """Fuse adjacent groups of statements, as deep as that stays legal and parallel.
 
     core_of : finds groups that will be tiled; these share all free loops of the core or none
+    apart : statements that are not fused with what is before them
     """
     position = 0
     while True:
@@ -73,7 +76,9 @@ def group_statements(schedule: Schedule, machine: M, core_of: CoreOf[M]) -> Sche
         if position + 1 >= len(current):
             return schedule
         first, second = current[position : position + 2]
-        fused = _fuse_groups(schedule, first, second, machine, core_of)
+        fused = None
+        if second[0] not in apart:
+            fused = _fuse_groups(schedule, first, second, machine, core_of)
         if fused is None:
             position += 1
         else:

@@ -3,13 +3,16 @@
 A tactic says whether it applies to a group, with a plan of what it will do, before any step is
 made.  `apply` turns a plan into steps of the checked `Schedule`, so a wrong plan costs speed, not
 results: where a step is refused, the next tactic is tried, and the `Choice` records it.
+
+Its parameters say what else a plan may be: tuning looks for better ones, see `poly.space`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from poly.errors import ScheduleError
 from poly.schedule.schedule import Schedule
@@ -17,6 +20,9 @@ from poly.strategy.common.grouping import Core
 
 M = TypeVar("M")
 P = TypeVar("P")
+
+#: What a parameter may be.
+Value = int | str
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,22 @@ class NoMatch:
     reason: str
 
 
+@dataclass(frozen=True)
+class Parameter(Generic[M, P]):
+    """A choice in the plan of a tactic, and what else it may be.
+
+    name : in records and tables
+    value : what a plan has chosen
+    values : what may be chosen for a group instead, given what else a plan has chosen
+    change : the plan with another value, what depends on it chosen anew; `NoMatch` if there is none
+    """
+
+    name: str
+    value: Callable[[P], Value]
+    values: Callable[[Group[M], P], Iterable[Value]]
+    change: Callable[[Group[M], P, Any], P | NoMatch]
+
+
 class UnsuitableError(ScheduleError):
     """Steps were legal, but did not achieve what a tactic needs."""
 
@@ -44,10 +66,12 @@ class Tactic(ABC, Generic[M, P]):
 
     name : its name in `explain` and the docs
     plain : isl can generate its loops for any extents, so that it is the fallback where others fail
+    parameters : of its plans, in the order in which they may be changed
     """
 
     name: ClassVar[str]
     plain: ClassVar[bool] = False
+    parameters: ClassVar[tuple[Parameter[Any, Any], ...]] = ()
 
     def core(self, group: Group[M]) -> Core | None:
         """The core that the tactic would tile a group around; None if it has no preference.

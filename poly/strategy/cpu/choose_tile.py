@@ -22,7 +22,7 @@ def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
     schedule = group.schedule
     for name in group.names:
         s: ScopStatement = schedule.scop.statement(name)
-        found = find_tile(schedule.scop, s, group.machine, (), _outside(schedule, name))
+        found = find_tile(schedule.scop, s, group.machine, (), loops_outside(schedule, name))
         # isl's order may omit a loop that has one iteration.
         if isinstance(found, Contraction) and not {*found.free} <= {*schedule.loops(name)}:
             continue
@@ -31,7 +31,7 @@ def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
     return None
 
 
-def _outside(schedule: Schedule, name: str) -> tuple[str, ...]:
+def loops_outside(schedule: Schedule, name: str) -> tuple[str, ...]:
     """The indices of a statement of a block whose loops are around its steps."""
     loops, step = schedule.loops(name), schedule.scop.statement(name).step
     # isl's order may have omitted or renamed the loop over steps.

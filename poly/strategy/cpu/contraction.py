@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 
 from poly.deps.legality import coincident_members
@@ -25,8 +24,14 @@ from poly.strategy.common.queries import (
     work_of,
 )
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
-from poly.strategy.cpu.cache_blocks import Blocks, find_blocks
+from poly.strategy.cpu.cache_blocks import Blocks
 from poly.strategy.cpu.choose_tile import core_of
+from poly.strategy.cpu.contraction_plan import (
+    BALANCED,
+    CONTRACTION_PARAMETERS,
+    ContractionPlan,
+    plan_around,
+)
 from poly.strategy.cpu.conversions import convert_rows
 from poly.strategy.cpu.dot_products import DotProduct
 from poly.strategy.cpu.packing import (
@@ -49,18 +54,11 @@ MOST_CHUNKS = 1
 PIECES = 16
 
 
-@dataclass(frozen=True)
-class ContractionPlan:
-    """The update with its register tile, and the cache blocks of its loops."""
-
-    core: Contraction
-    blocks: Blocks
-
-
 class RegisterTile(Tactic[Machine, ContractionPlan]):
     """A register tile of a contraction, with packed operands and blocks for the caches."""
 
     name = "contraction"
+    parameters = CONTRACTION_PARAMETERS
 
     def core(self, group: Group[Machine]) -> Contraction | None:
         found = core_of(group)
@@ -70,13 +68,7 @@ class RegisterTile(Tactic[Machine, ContractionPlan]):
         core = self.core(group)
         if core is None:
             return NoMatch("no update with a loop along which an operand is reused")
-        blocks = find_blocks(group.schedule.scop, core, group.machine)
-        unknown = {r for r in core.reductions if core.extent(r) is None}
-        if unknown - {r for r, _ in blocks.reductions}:
-            return NoMatch(f"{core.statement} has no rows to reuse a packed operand for")
-        if unknown & set(core.shaped):
-            return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
-        return ContractionPlan(core, blocks)
+        return plan_around(group, core)
 
     def apply(self, group: Group[Machine], plan: ContractionPlan) -> Schedule:
         return _tiled(group.schedule, group.names, plan, group.machine)
@@ -114,12 +106,13 @@ def _tiled(
         schedule = _cut(schedule, s, inner, *blocks.rows, "pq")
         outside.append(f"{blocks.rows[0]}_p")
     schedule = _cut(schedule, s, inner, v, core.vectors * core.lanes, "oi")
-    tiles, points = [f"{v}_o", *(inner[x] for x in blocks.inside)], [f"{v}_i"]
+    columns, rows, points = [f"{v}_o"], [inner[x] for x in blocks.inside], [f"{v}_i"]
     if w:
         schedule = _cut(schedule, s, inner, w, core.rows, "oi")
-        tiles, points = [*tiles, f"{w}_o"], [f"{w}_i", *points]
+        rows, points = [*rows, f"{w}_o"], [f"{w}_i", *points]
+    tiles = [*rows, *columns] if plan.rows_outside else [*columns, *rows]
     outer = [*head, *chunks, *outside, *tiles]
-    shared = _shared(schedule, core, blocks, head, outer, machine)
+    shared = _shared(schedule, plan, head, outer, machine)
     if shared and shared[0] != outer[-1]:
         outer = [shared[0], *(x for x in outer if x != shared[0])]
     schedule = schedule.reorder(s, [*outer, *points])
@@ -129,15 +122,17 @@ def _tiled(
         schedule = schedule.distribute(s, points[0])
     terms = [f"{core.dot.loop}_k"] if core.dot else []
     schedule = schedule.reorder(s, [*order, *points, *terms])
-    # Buffers.
     tile, last = outer.index(f"{v}_o"), outer[-1]
     around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.packed else []
-    schedule = pack_operands(schedule, core, around[-1] if around else f"{v}_o", blocks.packed)
+    if plan.packs:
+        schedule = pack_operands(schedule, core, [f"{v}_o", *around][-1], blocks.packed)
     above = outer[tile - 1 : tile] if blocks.packed or blocks.rows else []
     schedule = pack_rows(schedule, core, [*above, last], machine)
     schedule = convert_rows(schedule, core, blocks, outer, machine)
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, Scope.REGISTER, _lanes_last(schedule, core))
+    if plan.unrolled > 1:
+        schedule = schedule.unroll(s, order[-1], plan.unrolled)
     return _marks(schedule, core, together, last)
 
 
@@ -150,14 +145,12 @@ def _work(core: Contraction) -> dict[str, float]:
 
 
 def _shared(
-    schedule: Schedule,
-    core: Contraction,
-    blocks: Blocks,
-    head: list[str],
-    outer: list[str],
-    machine: Machine,
+    schedule: Schedule, plan: ContractionPlan, head: list[str], outer: list[str], machine: Machine
 ) -> list[str]:
     """The loops to share among threads, adjacent once the first is outermost."""
+    if plan.threads != BALANCED:
+        return [plan.threads]
+    core, blocks = plan.core, plan.blocks
     s, work = core.statement, _work(core)
     if on_threads(schedule, s) or _is_short_step(schedule.scop.statement(s)):
         return []

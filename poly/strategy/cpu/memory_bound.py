@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import islpy as isl
@@ -26,7 +26,7 @@ from poly.strategy.common.queries import (
     nest,
     plan_around,
 )
-from poly.strategy.common.tactic import Group, Tactic
+from poly.strategy.common.tactic import Group, Parameter, Tactic
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Mark, Scope
 from poly.tree.nodes import loops_of
@@ -39,7 +39,16 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class OnePass:
-    """The plan of `MemoryBound`: there is nothing to choose before the steps."""
+    """The plan of `MemoryBound`.
+
+    fuses : whether inner loops over the same range are fused
+    keeps : whether temporaries are kept in buffers of the thread
+    block : iterations of a single loop that one thread takes at a time
+    """
+
+    fuses: bool = True
+    keeps: bool = True
+    block: int = BLOCK
 
 
 class MemoryBound(Tactic[Machine, OnePass]):
@@ -47,17 +56,38 @@ class MemoryBound(Tactic[Machine, OnePass]):
 
     name = "memory bound"
     plain = True
+    parameters = (
+        Parameter(
+            "one pass",
+            lambda p: int(p.fuses),
+            lambda group, p: (0, 1) if len(group.names) > 1 else (1,),
+            lambda group, p, fuses: replace(p, fuses=bool(fuses)),
+        ),
+        Parameter(
+            "temporaries in buffers",
+            lambda p: int(p.keeps),
+            lambda group, p: (0, 1) if len(group.names) > 1 else (1,),
+            lambda group, p, keeps: replace(p, keeps=bool(keeps)),
+        ),
+        Parameter(
+            "block",
+            lambda p: p.block,
+            lambda group, p: (256, 1024, 4096, 16384),
+            lambda group, p, n: replace(p, block=n),
+        ),
+    )
 
     def match(self, group: Group[Machine]) -> OnePass:
         return OnePass()
 
     def apply(self, group: Group[Machine], plan: OnePass) -> Schedule:
         schedule, names = group.schedule, group.names
-        schedule = _one_pass(schedule, names)
+        if plan.fuses:
+            schedule = _one_pass(schedule, names)
         for name in names:
-            schedule = _lanes(schedule, name)
+            schedule = _lanes(schedule, name, plan.block)
         schedule = share_loops(schedule, names, nest(schedule, names), group.machine)
-        return _keep(schedule, names)
+        return _keep(schedule, names) if plan.keeps else schedule
 
 
 def _one_pass(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
@@ -119,7 +149,7 @@ def _in_lanes(schedule: Schedule, name: str) -> bool:
     return attempt(schedule, Schedule.vectorize, name, inner) is not schedule
 
 
-def _lanes(schedule: Schedule, name: str) -> Schedule:
+def _lanes(schedule: Schedule, name: str, block: int) -> Schedule:
     """Run the innermost loop of a statement in lanes, where that is contiguous."""
     s = schedule.scop.statement(name)
     loops = schedule.loops(name)
@@ -140,18 +170,18 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
     if any(member in loops_of(schedule.tree, other)[:-1] for other in schedule.statements):
         # Another statement has loops inside: this one is not an innermost loop.
         return schedule
-    if len(loops) == 1 and not _is_small(schedule, name, inner):
+    if len(loops) == 1 and not _is_small(schedule, name, inner, block):
         # A single loop is used for both: blocks of it on threads, lanes inside.
-        split = attempt(schedule, Schedule.split, name, inner, BLOCK)
+        split = attempt(schedule, Schedule.split, name, inner, block)
         if split is schedule:
             return schedule
         return attempt(split, Schedule.vectorize, name, f"{inner}_i")
     return attempt(schedule, Schedule.vectorize, name, inner)
 
 
-def _is_small(schedule: Schedule, name: str, loop: str) -> bool:
+def _is_small(schedule: Schedule, name: str, loop: str, block: int) -> bool:
     extent = loop_extents(schedule, name).get(loop)
-    return extent is not None and extent < 4 * BLOCK
+    return extent is not None and extent < 4 * block
 
 
 def _keep(schedule: Schedule, names: tuple[str, ...]) -> Schedule:

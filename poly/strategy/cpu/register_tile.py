@@ -89,6 +89,21 @@ def find_contraction(
     rearranged : tensors that are available in any layout, so that they need not be packed
     outside : loops around the steps of a block, which are not part of a tile
     """
+    update = find_update(scop, s, machine, rearranged, outside)
+    if update is None:
+        return None
+    made = [x for v in update.free if (x := update.with_vector(v)) is not None]
+    return max(made, key=lambda x: x[0])[1] if made else None
+
+
+def find_update(
+    scop: Scop,
+    s: ScopStatement,
+    machine: Machine,
+    rearranged: Collection[str] = (),
+    outside: Collection[str] = (),
+) -> Update | None:
+    """The update of a contraction, whose tile is not chosen yet; see `find_contraction`."""
     tensor, reductions = scop.program.tensors[s.target.tensor], s.source.reductions
     reads = tile_operands(scop, s)
     if not reads and s.is_reduction and has_dot_product(scop, s, machine):
@@ -102,13 +117,11 @@ def find_contraction(
     extents = static_extents(s) | dict.fromkeys(outside, 1)
     result = result_of(scop, s)
     size = tensor.dtype.bytes
-    update = _Update(scop, s, free, reads, moves, result, extents, size, machine, rearranged)
-    made = [x for v in free if (x := update.with_vector(v)) is not None]
-    return max(made, key=lambda x: x[0])[1] if made else None
+    return Update(scop, s, free, reads, moves, result, extents, size, machine, rearranged)
 
 
 @dataclass(frozen=True)
-class _Update:
+class Update:
     """An update with reuse, each free loop of which may become the vector loop.
 
     reads : its operands; moves : the loops that each moves with; result : see `result_of`
@@ -126,8 +139,13 @@ class _Update:
     machine: Machine
     rearranged: Collection[str]
 
-    def with_vector(self, v: str) -> tuple[tuple[int, ...], Contraction] | None:
-        """The contraction with vector loop v, and its score (greater is better)."""
+    def with_vector(
+        self, v: str, row_loop: str | None = None
+    ) -> tuple[tuple[int, ...], Contraction] | None:
+        """The contraction with vector loop v, and its score (greater is better).
+
+        row_loop : that of the rows of its tile; None: the one that costs the fewest loads
+        """
         s, extents = self.s, self.extents
         lanes = self.lanes(v)
         if (
@@ -154,7 +172,7 @@ class _Update:
             packs = not self.is_stored(r, v, lanes, dot) and r.tensor not in self.rearranged
             if packs and reuse_of(s, r, extents) < PACKING_REUSE:
                 return None
-        w = _row_loop(v, self.free, moving, still, extents)
+        w = _row_loop(v, self.free, moving, still, extents) if row_loop is None else row_loop
         reductions = s.source.reductions
         vectors, rows = self.tile(v, w, lanes, moving, still, packed, scattered)
         shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))

@@ -11,7 +11,7 @@ what is done along a row, such as its maximum, is done lane by lane, without a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import Role
@@ -22,7 +22,7 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.grouping import CoreOf
 from poly.strategy.common.queries import attempt, nest
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Scope
 
@@ -38,11 +38,15 @@ class RowPlan:
 
     names : of its statements there, with initialisations; run : the loops that all share, the last
     one over rows
+    vectors : of rows in a block; 0: as many as stay in the caches; height : the other side of
+        register tiles; 0: as the registers allow
     """
 
     chain: RowChain
     names: tuple[str, ...]
     run: tuple[str, ...]
+    vectors: int = 0
+    height: int = 0
 
 
 def share_rows(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
@@ -85,6 +89,20 @@ class RowBlocks(Tactic[Machine, RowPlan]):
     """Blocks of rows that run through two contractions, such as those of attention."""
 
     name = "row blocks"
+    parameters = (
+        Parameter(
+            "vectors of rows",
+            lambda p: p.vectors,
+            lambda group, p: (0, 1, 2, 4),
+            lambda group, p, n: replace(p, vectors=n),
+        ),
+        Parameter(
+            "height",
+            lambda p: p.height,
+            lambda group, p: (0, 2, 4, 6, 8, 12),
+            lambda group, p, n: replace(p, height=n),
+        ),
+    )
 
     def match(self, group: Group[Machine]) -> RowPlan | NoMatch:
         plan = _plan(group.schedule)
@@ -103,12 +121,13 @@ class RowBlocks(Tactic[Machine, RowPlan]):
         lanes = machine.vector_bytes // FLOAT32.bytes
         block, inner = f"{row}_o", f"{row}_i"
         length = plan.chain.length or MOST_LENGTH
-        rows = VECTORS * lanes if length * VECTORS * lanes <= machine.l2 // 8 else lanes
+        fits = length * VECTORS * lanes <= machine.l2 // 8
+        rows = (plan.vectors or (VECTORS if fits else 1)) * lanes
         schedule = schedule.split(names[0], row, rows, (block, inner))
         schedule = schedule.distribute(names[0], inner)
         schedule = share_loops(schedule, names, (*outer, block), machine)
         schedule = _buffered(schedule, plan, block)
-        height = MANY if machine.registers >= MANY_REGISTERS else FEW
+        height = plan.height or (MANY if machine.registers >= MANY_REGISTERS else FEW)
         schedule = _first(schedule, plan, inner, lanes, height)
         for n in names:
             if n not in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from poly.machine.cpu import Machine
@@ -14,10 +16,31 @@ from poly.strategy.common.queries import (
     shared_loop,
     static_extents,
 )
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.cpu.choose_tile import core_of
-from poly.strategy.cpu.stencil_tile import UNROLLED, Stencil
+from poly.strategy.cpu.stencil_tile import MOST_ROWS, UNROLLED, Stencil
 from poly.tree.kinds import Scope
+
+
+def _lanes(group: Group[Machine], plan: Stencil) -> Iterable[int]:
+    dtypes = group.schedule.program.dtypes
+    target = group.schedule.scop.statement(plan.statement).target.tensor
+    most = group.machine.vector_bytes // dtypes[target].bytes
+    return [n for n in (4, 8, 16, 32) if n <= most]
+
+
+def _rows(group: Group[Machine], plan: Stencil) -> Iterable[int]:
+    return range(1, MOST_ROWS + 1) if plan.w else (plan.rows,)
+
+
+def _unrolled(group: Group[Machine], plan: Stencil) -> Iterable[int]:
+    return range(len(plan.taps) + 1)
+
+
+def _with_taps(plan: Stencil, count: int) -> Stencil:
+    """The plan in which only the last taps are unrolled."""
+    first = len(plan.taps) - count
+    return replace(plan, taps=plan.taps[first:], rest=(*plan.rest, *plan.taps[:first]))
 
 
 class StencilRows(Tactic[Machine, Stencil]):
@@ -26,6 +49,13 @@ class StencilRows(Tactic[Machine, Stencil]):
     """
 
     name = "stencil"
+    parameters = (
+        Parameter("lanes", lambda p: p.lanes, _lanes, lambda group, p, n: replace(p, lanes=n)),
+        Parameter("rows", lambda p: p.rows, _rows, lambda group, p, n: replace(p, rows=n)),
+        Parameter(
+            "unrolled taps", lambda p: len(p.taps), _unrolled, lambda group, p, n: _with_taps(p, n)
+        ),
+    )
 
     def core(self, group: Group[Machine]) -> Stencil | None:
         found = core_of(group)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import dimension_at, static_extents
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.cpu.threads import share_loops
 
 #: Rows shorter than this are not worth it.
 FEWEST = 4
+#: Sides of tiles that are tried.
+SIZES = (4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,14 @@ class Transpose(Tactic[Machine, TransposePlan]):
 
     name = "transpose"
     plain = True
+    parameters = (
+        Parameter(
+            "size",
+            lambda p: p.size,
+            lambda group, p: [n for n in SIZES if all(x is None or n <= x for x in p.extents)],
+            lambda group, p, n: replace(p, size=n),
+        ),
+    )
 
     def match(self, group: Group[Machine]) -> TransposePlan | NoMatch:
         schedule = group.schedule

@@ -5,7 +5,7 @@ Sums of long columns take a few rows at a time, along many columns: memory is re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poly.deps.legality import coincident_members
 from poly.ir.accesses import element_stride, stride_of
@@ -19,7 +19,7 @@ from poly.strategy.common.queries import (
     nest,
     static_extents,
 )
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Scope
@@ -41,7 +41,9 @@ class WindowPlan:
     shared : the loops that it shares, that of the lanes last; inner : those of each statement
         inside them; extent : of the loop of the lanes, None if unknown
     unrolled : inner loops bounded by it, with their statements
-    rows : the loop along long columns of a sum, of which a few rows are taken at a time
+    rows : the loop along long columns of a sum, of which `taken` rows are taken at a time
+    block : iterations of a single loop that one thread takes at a time
+    keeps : whether results stay in registers
     """
 
     shared: tuple[str, ...]
@@ -49,6 +51,9 @@ class WindowPlan:
     extent: int | None
     unrolled: tuple[tuple[str, str], ...]
     rows: str | None
+    taken: int = ROWS
+    block: int = BLOCK
+    keeps: bool = True
 
 
 class Window(Tactic[Machine, WindowPlan]):
@@ -58,6 +63,26 @@ class Window(Tactic[Machine, WindowPlan]):
     """
 
     name = "window"
+    parameters = (
+        Parameter(
+            "rows",
+            lambda p: p.taken if p.rows else 1,
+            lambda group, p: (4, 8, 16, 32) if p.rows else (1,),
+            lambda group, p, n: replace(p, taken=n),
+        ),
+        Parameter(
+            "block",
+            lambda p: p.block,
+            lambda group, p: (64, 256, 1024, 4096) if len(p.shared) == 1 else (p.block,),
+            lambda group, p, n: replace(p, block=n),
+        ),
+        Parameter(
+            "results in registers",
+            lambda p: int(p.keeps),
+            lambda group, p: (0, 1),
+            lambda group, p, keeps: replace(p, keeps=bool(keeps)),
+        ),
+    )
     plain = True
 
     def match(self, group: Group[Machine]) -> WindowPlan | NoMatch:
@@ -85,14 +110,14 @@ class Window(Tactic[Machine, WindowPlan]):
     def apply(self, group: Group[Machine], plan: WindowPlan) -> Schedule:
         schedule, names = group.schedule, group.names
         shared, v = plan.shared, plan.shared[-1]
-        if len(shared) == 1 and (plan.extent is None or plan.extent > BLOCK):
-            schedule = schedule.split(names[0], v, BLOCK, (f"{v}_o", f"{v}_i"))
+        if len(shared) == 1 and (plan.extent is None or plan.extent > plan.block):
+            schedule = schedule.split(names[0], v, plan.block, (f"{v}_o", f"{v}_i"))
             shared, v = (f"{v}_o", f"{v}_i"), f"{v}_i"
         schedule = share_loops(schedule, names, shared[:-1], group.machine)
         if plan.rows is not None:
-            return _few_rows(schedule, names, v, plan.rows)
+            return _few_rows(schedule, names, v, plan.rows, plan.taken)
         reduced = {schedule.scop.statement(n).target.tensor for n, loops in plan.inner if loops}
-        for tensor in sorted(reduced):
+        for tensor in sorted(reduced) if plan.keeps else ():
             schedule = schedule.promote(names[0], v, tensor, Scope.REGISTER)
         for name, loop in plan.unrolled:
             schedule = schedule.unroll(name, loop)
@@ -119,11 +144,13 @@ def _long_columns(
     return rows if any(n is None or abs(n) >= FAR for n in strides) else None
 
 
-def _few_rows(schedule: Schedule, names: tuple[str, ...], v: str, rows: str) -> Schedule:
+def _few_rows(
+    schedule: Schedule, names: tuple[str, ...], v: str, rows: str, count: int
+) -> Schedule:
     """Add a few rows at a time to all columns of a block."""
     first, s = names
     outer, taken = f"{rows}_o", f"{rows}_i"
-    schedule = schedule.distribute(s, v).split(s, rows, ROWS, (outer, taken))
+    schedule = schedule.distribute(s, v).split(s, rows, count, (outer, taken))
     schedule = schedule.reorder(s, [outer, v, taken])
     schedule = schedule.promote(s, v, schedule.scop.statement(s).target.tensor, Scope.REGISTER)
     schedule = schedule.isolate(s, outer).unroll(s, taken)

@@ -458,5 +458,5 @@ def test_the_module_has_one_entry_point() -> None:
     assert cli_module.main.name == "farkas"
     assert np.array_equal(sorted(cli_module.main.commands), [
         "cache", "check", "compile", "demo", "diff", "doctor", "export", "intrinsic", "pipeline",
-        "quantize", "run", "save", "show", "toolchain", "why",
+        "quantize", "run", "save", "show", "toolchain", "tune", "why",
     ])  # fmt: skip

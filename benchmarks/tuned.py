@@ -1,0 +1,215 @@
+"""``python -m benchmarks --suite tuned``: what tuning gains over the automatic schedules.
+
+Kernels of suite K and the held-out ones, recurrent networks, ten stencils and ten einsums that
+nobody tuned by hand, each for a minute (``--budget``), on records of their own (``--records``).
+With ``--fresh``, nothing is tuned: automatic and recorded schedules are measured anew, in turns, in
+new processes; this is the check that none is slower on another day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import farkas as fk
+from benchmarks import recurrent
+from benchmarks.heldout import heldout
+from benchmarks.kernel import Kernel
+from benchmarks.kernels import suite_k
+from benchmarks.measure import Settings, take_turns
+from farkas.console.display import seconds
+from farkas.tuning.tune_program import Tuned
+from runtime.tuned.record_file import ENVIRONMENT
+
+#: Stencils: sums, maxima and recurrences around each element, of one to three dimensions.
+STENCILS = {
+    "heat1d": "Y[t,i] = 0.25*(X[t,i-1] + 2*X[t,i] + X[t,i+1]) where t in 0:64, i in 1:100001",
+    "jacobi2d": "Y[i,j] = 0.2*(X[i,j] + X[i-1,j] + X[i+1,j] + X[i,j-1] + X[i,j+1]) "
+    "where i in 1:1501, j in 1:1701",
+    "blur5x5": "Y[i,j] +=! X[i+u,j+v] * W[u,v] where i in 0:1100, j in 0:1300, u in 0:5, v in 0:5",
+    "box9": "Y[i,j] +=! X[i+u,j+v] where i in 0:1000, j in 0:1200, u in 0:9, v in 0:9",
+    "dilate3": "Y[i,j] max=! X[i+u,j+v] where i in 0:1500, j in 0:1500, u in 0:3, v in 0:3",
+    "laplace3d": "Y[i,j,k] = X[i-1,j,k] + X[i+1,j,k] + X[i,j-1,k] + X[i,j+1,k] + X[i,j,k-1] "
+    "+ X[i,j,k+1] - 6*X[i,j,k] where i in 1:121, j in 1:131, k in 1:141",
+    "sobel": "Y[i,j] = abs(X[i-1,j+1] + 2*X[i,j+1] + X[i+1,j+1] - X[i-1,j-1] - 2*X[i,j-1] "
+    "- X[i+1,j-1]) where i in 1:1201, j in 1:1301",
+    "fir33": "Y[c,i] +=! X[c,i+k] * W[k] where c in 0:48, i in 0:20000, k in 0:33",
+    "upwind": "Y[i,j] = X[i,j] - 0.1*max(U[i,j], 0)*(X[i,j] - X[i,j-1]) where i in 0:900, "
+    "j in 1:1101",
+    "depth4d": "Y[n,c,i,j] +=! X[n,c,i+2*u,j+v] * W[c,u,v] where n in 0:2, c in 0:24, i in 0:90, "
+    "j in 0:100, u in 0:3, v in 0:5",
+}
+#: Einsums, with the extents of their letters.
+EINSUMS = {
+    "ij,jk->ik": (13, 4099, 37),
+    "abc,cd->abd": (17, 29, 83, 71),
+    "bij,bkj->bik": (31, 19, 67, 23),
+    "abcd,ebd->ace": (11, 23, 37, 13, 29),
+    "ij,ij->j": (1777, 901),
+    "ab,ac,ad->bcd": (211, 17, 19, 23),
+    "ijk,ikl->jl": (61, 43, 53, 47),
+    "abc,bcd,de->ae": (41, 17, 19, 31, 37),
+    "ij,k->ijk": (107, 109, 53),
+    "abij,abjk->aik": (7, 11, 43, 59, 47),
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A computation: how it is tuned, and how it is compiled with a schedule of two kinds.
+
+    tune : for so many seconds; compiled : with the automatic (True) or the recorded schedules, as
+    a call without arguments
+    """
+
+    suite: str
+    name: str
+    tune: Callable[[float], tuple[float, float, float, list[Tuned]]]
+    compiled: Callable[[bool], Callable[[], object]]
+
+
+def items() -> Iterator[Item]:
+    """Everything that is tuned, by suite."""
+    for suite, kernels in (("K", suite_k()), ("heldout", heldout())):
+        for kernel in kernels:
+            if kernel.flops or kernel.bytes:
+                yield _of_kernel(suite, kernel)
+    for name in recurrent.names():
+        with tempfile.TemporaryDirectory() as folder:
+            model = recurrent.write(name, Path(folder)).read_bytes()
+        yield _of_model("recurrent", name, model)
+    for name, text in STENCILS.items():
+        yield _of_text("stencils", name, text, {})
+    for spec, extents in EINSUMS.items():
+        letters = dict.fromkeys(x for x in spec if x.isalpha())
+        sizes = dict(zip((x.upper() for x in letters), extents, strict=True))
+        yield _of_text("einsums", spec, spec, sizes)
+
+
+def _of_kernel(suite: str, kernel: Kernel) -> Item:
+    text = kernel.text
+    if kernel.native and text is not None:
+        return _of_text(suite, kernel.name, text.text, dict(text.sizes))
+    return _of_model(suite, kernel.name, kernel.model(kernel.draw()).SerializeToString())
+
+
+def _of_text(suite: str, name: str, text: str, sizes: dict[str, int]) -> Item:
+    def tune(budget: float) -> tuple[float, float, float, list[Tuned]]:
+        made = fk.tune(text, dtypes="float32", sizes=sizes, budget=budget)
+        return made.winner.automatic, made.winner.seconds, made.winner.spread, [made.found]
+
+    def compiled(automatic: bool) -> Callable[[], object]:
+        schedule = "auto" if automatic else None
+        kernel = fk.compile(text, dtypes="float32", sizes=sizes, schedule=schedule)
+        rng = np.random.default_rng(0)
+        shapes = {t.name: tuple(int(str(e)) for e in t.shape) for t in kernel.program.inputs}
+        given = [rng.standard_normal(s).astype(np.float32) for s in shapes.values()]
+        out = kernel(*given)
+        return lambda: kernel(*given, out=out)
+
+    return Item(suite, name, tune, compiled)
+
+
+def _of_model(suite: str, name: str, model: bytes) -> Item:
+    def tune(budget: float) -> tuple[float, float, float, list[Tuned]]:
+        made = fk.tune_onnx(model, budget=budget)
+        after = made.after if made.kept else made.before
+        return made.before, after, 0.0, [k.found for k in made.kernels]
+
+    def compiled(automatic: bool) -> Callable[[], object]:
+        with _records(os.devnull if automatic else None):
+            network = fk.compile_onnx(model)
+        rng = np.random.default_rng(0)
+        given: dict[str, Any] = {
+            p.name: rng.standard_normal(p.at({})).astype(p.dtype.numpy) for p in network.inputs
+        }
+        return lambda: network.run(given)
+
+    return Item(suite, name, tune, compiled)
+
+
+@contextmanager
+def _records(folder: str | None) -> Iterator[None]:
+    """Another folder of records for a while; None: the same."""
+    before = os.environ.get(ENVIRONMENT)
+    if folder is not None:
+        os.environ[ENVIRONMENT] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(ENVIRONMENT, None)
+        else:
+            os.environ[ENVIRONMENT] = before
+
+
+def tune_all(chosen: Sequence[Item], budget: float) -> None:
+    """Tune everything, and print a line for each and the mean gain of each suite."""
+    gains: dict[str, list[float]] = {}
+    for item in chosen:
+        before, after, spread, found = item.tune(budget)
+        history = [len(t.history) for t in found]
+        spent = sum(t.winner.spent for t in found) or math.inf
+        gains.setdefault(item.suite, []).append(before / after)
+        illegal = sum(t.illegal for t in found) / max(1, len(found))
+        print(
+            f"{item.suite:<10} {item.name:<28} {seconds(before):>8} {seconds(after):>8} "
+            f"{before / after:6.2f}  ±{spread:4.1%}  {sum(history):4} points, "
+            f"{sum(history) / spent:4.1f}/s, illegal {illegal:5.1%}",
+            flush=True,
+        )
+    for suite, found_gains in gains.items():
+        mean = math.exp(sum(map(math.log, found_gains)) / len(found_gains))
+        print(f"{suite}: geomean gain {mean:.3f} of {len(found_gains)}")
+
+
+def measure_all(chosen: Sequence[Item]) -> int:
+    """Measure automatic and recorded schedules anew; returns how many are slower."""
+    slower = 0
+    for item in chosen:
+        calls = {"automatic": item.compiled(True), "tuned": item.compiled(False)}
+        ratios = []
+        for turn in range(3):
+            times = take_turns(calls, Settings(settle=0.02, rounds=4, turn=0.05), first=turn)
+            ratios.append(times["tuned"] / times["automatic"])
+        ratio = sorted(ratios)[1]
+        is_slower = min(ratios) > 1.02
+        slower += is_slower
+        print(
+            f"{item.suite:<10} {item.name:<28} {ratio:6.3f} of the automatic schedule's time "
+            f"({min(ratios):.3f} to {max(ratios):.3f}){'  slower' if is_slower else ''}",
+            flush=True,
+        )
+    print(f"{slower} of {len(chosen)} slower by more than 2 % in each of three measurements")
+    return slower
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    args_parser = argparse.ArgumentParser("python -m benchmarks --suite tuned", description=__doc__)
+    add = args_parser.add_argument
+    add("--budget", type=float, default=60.0, metavar="SECONDS", help="for each")
+    add("--only", default="", metavar="RE", help="names or suites that match")
+    add("--records", type=Path, default=Path("tuned-records"), help="the folder of the records")
+    add("--fresh", action="store_true", help="measure what is recorded, anew")
+    args = args_parser.parse_args(words)
+    chosen = [i for i in items() if re.search(args.only, f"{i.suite} {i.name}")]
+    with _records(str(args.records.resolve())):
+        if args.fresh:
+            return min(1, measure_all(chosen))
+        tune_all(chosen, args.budget)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Measuring schedules beside the automatic one on this machine: built at once, timed one by one."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+
+from codegen.c.kernel_source import KernelSource
+from farkas.tuning import measure_main
+from farkas.tuning.child import Child, ChildError
+from farkas.tuning.measure_main import Measured, Setup, Turns
+from poly.errors import FarkasError
+from runtime.common.workers import processes
+from runtime.cpu.openmp_pool import with_team
+from runtime.cpu.shared_library import build_library
+
+#: Seconds that one call of a kernel may take, at least, and how many times as long as that of the
+#: automatic schedule.
+LEAST, TIMES = 5.0, 20.0
+#: Rounds of each halving, in which the better half stays; and seconds of a turn, at least.
+ROUNDS, TURN = (2, 4, 6), 0.002
+#: Processes that a winner has to be faster in, rounds in each, and seconds of a turn.
+PROCESSES, CONFIRMING, LONG_TURN = 3, 10, 0.01
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time of a kernel over that of the automatic schedule.
+
+    ratio : `math.inf` if it has none; spread : the part of it that half of the rounds are within
+    failure : why it has none; lost : that is not the kernel's fault
+    """
+
+    ratio: float
+    spread: float = 0.0
+    failure: str = ""
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Seconds of a call, round by round, of the automatic schedule and of another, by process."""
+
+    rounds: tuple[tuple[tuple[float, float], ...], ...]
+
+    @property
+    def ratio(self) -> float:
+        """The median of a round's ratios."""
+        return statistics.median(b / a for process in self.rounds for a, b in process)
+
+    @property
+    def spread(self) -> float:
+        """The part of the ratio that half of the rounds are within."""
+        ratios = [b / a for process in self.rounds for a, b in process]
+        return statistics.median(abs(r - self.ratio) for r in ratios) / self.ratio
+
+    @property
+    def chance(self) -> float:
+        """The probability of so many faster rounds if both were equally fast (a sign test)."""
+        pairs = [pair for process in self.rounds for pair in process]
+        faster = sum(b < a for a, b in pairs)
+        ways = sum(math.comb(len(pairs), k) for k in range(faster, len(pairs) + 1))
+        return float(ways / 2 ** len(pairs))
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the other is faster in every process, and not by chance."""
+        medians = [statistics.median(b / a for a, b in process) for process in self.rounds]
+        return all(m < 1 for m in medians) and self.ratio < FASTER and self.chance < CHANCE
+
+    def seconds(self, which: int) -> float:
+        """The median seconds of the automatic schedule (0) or the other (1)."""
+        return statistics.median(pair[which] for process in self.rounds for pair in process)
+
+
+#: What counts as faster: its ratio, and the probability of an error.
+FASTER, CHANCE = 0.98, 0.01
+
+
+class Measurer(AbstractContextManager["Measurer"]):
+    """Measures kernels of one program in a process of its own."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._child = Child(measure_main.__name__, measure_main.measure.__name__)
+        self._once = LEAST
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process."""
+        self._child.stop()
+
+    def begin(self) -> None:
+        """Build and run the automatic schedule.
+
+        Raises
+        ------
+        ChildError : it fails, so that nothing can be compared with it.
+        ToolchainError, CacheError : see `runtime.cpu.shared_library.build_library`.
+        """
+        self._build(self._setup.source)
+        found = self._call(Turns((), 2, TURN), 600.0)
+        self._once = statistics.median(found.automatic)
+
+    @property
+    def seconds(self) -> float:
+        """Of a call with the automatic schedule."""
+        return self._once
+
+    def prepare(self, source: KernelSource) -> None:
+        """Build a kernel.
+
+        Raises
+        ------
+        ChildError : that fails.
+        """
+        failure = self._built(source)
+        if failure:
+            raise ChildError(failure)
+
+    def measure(self, sources: Sequence[KernelSource]) -> list[Timing]:
+        """Measure kernels, each only as long as it is among the better half."""
+        with ThreadPoolExecutor(processes()) as pool:
+            failures = list(pool.map(self._built, sources))
+        found: dict[int, Timing] = {}
+        for n, source in enumerate(sources):
+            wrong = failures[n] or self._wrong(source)
+            if wrong:
+                found[n] = Timing(math.inf, 0.0, wrong)
+        left = [n for n in range(len(sources)) if n not in found]
+        for rounds in ROUNDS:
+            found |= self._in_turns(sources, left, rounds)
+            left = sorted(left, key=lambda n: found[n].ratio)[: -(-len(left) // 2)]
+        return [found[n] for n in range(len(sources))]
+
+    def compare(self, source: KernelSource) -> Comparison:
+        """Compare a kernel with the automatic schedule in several processes, thoroughly.
+
+        Raises
+        ------
+        ChildError : it fails.
+        """
+        rounds = []
+        for _ in range(PROCESSES):
+            self._child.stop()  # where memory lies is another matter each time
+            found = self._call(Turns((source,), CONFIRMING, LONG_TURN), self._limit(CONFIRMING))
+            (other,) = found.others
+            if isinstance(other, str):
+                raise ChildError(other)
+            rounds.append(tuple(zip(found.automatic, other, strict=True)))
+        return Comparison(tuple(rounds))
+
+    def _in_turns(
+        self, sources: Sequence[KernelSource], numbers: Sequence[int], rounds: int
+    ) -> dict[int, Timing]:
+        if not numbers:
+            return {}
+        try:
+            turns = Turns([sources[n] for n in numbers], rounds, TURN)
+            found = self._call(turns, self._limit(rounds) * (1 + len(numbers)))
+        except ChildError as error:
+            # One of them is to blame, alone it will be found out.
+            if len(numbers) == 1:
+                return {numbers[0]: Timing(math.inf, 0.0, str(error))}
+            alone = [self._in_turns(sources, [n], rounds) for n in numbers]
+            return {n: timing for part in alone for n, timing in part.items()}
+        return {
+            n: _timing(found.automatic, other)
+            for n, other in zip(numbers, found.others, strict=True)
+        }
+
+    def _limit(self, rounds: int) -> float:
+        return LEAST + TIMES * self._once * (rounds + 3)
+
+    def _call(self, turns: Turns, limit: float) -> Measured:
+        found = self._child.call(self._setup, turns, limit=limit)
+        assert isinstance(found, Measured)
+        return found
+
+    def _wrong(self, source: KernelSource) -> str:
+        """What is wrong with a kernel that was built, "" if nothing is."""
+        try:
+            found = self._child.call(self._setup, source, limit=self._limit(1))
+        except ChildError as error:
+            return str(error)
+        assert isinstance(found, str)
+        return found
+
+    def _built(self, source: KernelSource) -> str:
+        """Build a kernel; why that fails, "" if it does not."""
+        try:
+            self._build(source)
+        except FarkasError as error:
+            return str(error)
+        return ""
+
+    def _build(self, source: KernelSource) -> None:
+        toolchain, cache = self._setup.toolchain, self._setup.cache
+        build_library(source.files, source.flags, with_team(toolchain, cache), cache)
+
+
+def _timing(automatic: Sequence[float], other: Sequence[float] | str) -> Timing:
+    if isinstance(other, str):
+        return Timing(math.inf, 0.0, other)
+    ratios = [b / a for a, b in zip(automatic, other, strict=True)]
+    middle = statistics.median(ratios)
+    spread = statistics.median(abs(r - middle) for r in ratios) / middle
+    return Timing(middle, spread)

@@ -1,0 +1,133 @@
+"""The search: which points to try next, from what was measured so far.
+
+An evolutionary search over points, in generations: neighbours and crosses of the best, and points
+drawn anew, are ranked by a model; the best of them, and some at random, are measured.  The same
+seed and the same times give the same points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from farkas.tuning.learned import Ranking
+from poly.errors import ScheduleError
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.space.estimate import Estimate, estimate
+from poly.space.space import Space
+from poly.strategy.common.point import AUTOMATIC, Point
+from runtime.tuned.record import Trial
+
+#: Points that are drawn for each one that is measured.
+DRAWN = 16
+#: Of the points of a generation, those that are not chosen by the model.
+ANY = 0.25
+#: Points whose neighbours are tried, and how often a point is a neighbour, a cross, or new.
+PARENTS, NEIGHBOUR, CROSS = 8, 0.5, 0.2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point that may be measured, and its schedule."""
+
+    point: Point
+    schedule: Schedule
+    script: str
+    cost: Estimate
+
+
+@dataclass
+class Counts:
+    """Points that were drawn, those of them that are illegal, and the reason of the last."""
+
+    drawn: int = 0
+    illegal: int = 0
+    reason: str = ""
+
+    @property
+    def share(self) -> float:
+        """Of the illegal ones."""
+        return self.illegal / max(1, self.drawn)
+
+
+class Search:
+    """The search for one program.
+
+    sizes : a value for every size; known : trials of programs that were tuned before
+    """
+
+    def __init__(
+        self,
+        space: Space[Any],
+        sizes: Mapping[str, int],
+        machine: Machine,
+        seed: int,
+        ranking: Ranking,
+        starts: Iterable[Point] = (),
+    ) -> None:
+        self._space, self._sizes, self._machine = space, sizes, machine
+        self._rng, self._ranking = Random(seed), ranking
+        self._starts = [*starts]
+        self.counts = Counts()
+        self.automatic = self._candidate(AUTOMATIC)
+        assert self.automatic is not None, "the automatic schedule is legal"
+        self._seen = {self.automatic.script}
+        self._best: list[tuple[float, int, Point]] = [(1.0, 0, AUTOMATIC)]
+
+    def ask(self, count: int) -> list[Candidate]:
+        """Up to so many schedules that were not asked for before; none if no more were found."""
+        drawn: list[Candidate] = []
+        for _ in range(DRAWN * count):
+            candidate = self._candidate(self._next_point())
+            if candidate is not None and candidate.script not in self._seen:
+                self._seen.add(candidate.script)
+                drawn.append(candidate)
+        scores = self._ranking.scores([c.cost for c in drawn], self.automatic_cost)
+        order = sorted(range(len(drawn)), key=lambda n: (scores[n], n))
+        free = min(len(drawn), math.ceil(ANY * count))
+        best, rest = order[: count - free], order[count - free :]
+        chosen = [*best, *self._rng.sample(rest, min(free, len(rest)))]
+        # What was drawn and not chosen may be drawn again.
+        self._seen -= {c.script for n, c in enumerate(drawn) if n not in chosen}
+        return [drawn[n] for n in chosen]
+
+    @property
+    def automatic_cost(self) -> Estimate:
+        assert self.automatic is not None
+        return self.automatic.cost
+
+    def tell(self, trials: Sequence[tuple[Candidate, Trial]]) -> None:
+        """What was measured."""
+        for candidate, trial in trials:
+            if math.isfinite(trial.ratio):
+                self._best.append((trial.ratio, len(self._best), candidate.point))
+        self._best.sort(key=lambda x: x[:2])
+        self._ranking.learn([t for _, t in trials])
+
+    def _next_point(self) -> Point:
+        rng = self._rng
+        if self._starts:
+            return self._starts.pop()
+        parents = self._best[:PARENTS]
+        draw = rng.random()
+        if draw < NEIGHBOUR:
+            return self._space.mutate(rng.choice(parents)[2], rng)
+        if draw < NEIGHBOUR + CROSS and len(parents) > 1:
+            a, b = rng.sample(parents, 2)
+            return self._space.cross(a[2], b[2], rng)
+        return self._space.sample(rng)
+
+    def _candidate(self, point: Point) -> Candidate | None:
+        self.counts.drawn += 1
+        try:
+            schedule = self._space.schedule(point)
+        except ScheduleError as error:
+            self.counts.illegal += 1
+            self.counts.reason = str(error)
+            return None
+        cost = estimate(schedule, self._sizes, self._machine)
+        return Candidate(point, schedule, str(schedule), cost)

@@ -1,0 +1,241 @@
+"""Tune one program: search, measure, keep what was measured, and confirm the winner."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from codegen.c.kernel_source import KernelSource
+from codegen.pipeline import CPU
+from farkas.tuning.child import ChildError
+from farkas.tuning.job import Job, Progress, Tell
+from farkas.tuning.learned import Ranking, features
+from farkas.tuning.measure_main import Setup
+from farkas.tuning.measurer import Comparison, Measurer, Timing
+from farkas.tuning.remote import RemoteMeasurer
+from farkas.tuning.search import Candidate, Search
+from farkas.version import version
+from poly.errors import ScheduleError, TuningError
+from poly.space.point_data import point_data, read_point
+from poly.space.space import Space
+from poly.strategy.common.point import Point
+from runtime.tuned.record import Trial, Winner, rounded
+from runtime.tuned.record_file import RecordFile, family_of
+
+#: Schedules that are measured at a time, those of one generation.
+GENERATION = 8
+#: The part of a budget that is left to confirm the winner, and seconds for it at least.
+CONFIRM, LEAST_CONFIRM = 0.12, 4.0
+#: How many of the best are compared with the automatic schedule, until one is faster.
+FINALISTS = 3
+#: Winners of the same program at other sizes that are tried first.
+NEIGHBOURS = 6
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A trial, and the seconds after which it was measured."""
+
+    seconds: float
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning a program has found.
+
+    history : what was measured, in order; illegal : the share of drawn points that are illegal
+    """
+
+    winner: Winner
+    history: tuple[Measured, ...] = ()
+    illegal: float = 0.0
+
+
+@dataclass
+class _Tuning:
+    """A program that is being tuned."""
+
+    job: Job
+    search: Search
+    measurer: Measurer
+    file: RecordFile
+    known: Mapping[str, Trial]
+    began: float
+    budget: float
+    tell: Tell
+
+    def __post_init__(self) -> None:
+        self.found: dict[str, tuple[Candidate, Trial]] = {}
+        self.history: list[Measured] = []
+
+    def run(self, trials: int | None) -> None:
+        """Generation by generation, until the time or the number of trials is reached."""
+        end = self.began + self.budget - max(LEAST_CONFIRM, CONFIRM * self.budget)
+        took = 0.0
+        while time.monotonic() + took < end and (trials is None or len(self.found) < trials):
+            start = time.monotonic()
+            count = GENERATION if trials is None else min(GENERATION, trials - len(self.found))
+            asked = self.search.ask(count)
+            if not asked:
+                break
+            self.report(str(asked[0].point))
+            self.search.tell(self.measured(asked))
+            took = time.monotonic() - start
+
+    def measured(self, asked: Sequence[Candidate]) -> list[tuple[Candidate, Trial]]:
+        """The trials of schedules: known ones are not measured again, the others are kept."""
+        sources: dict[str, KernelSource] = {}
+        timings: dict[str, Timing] = {}
+        for c in asked:
+            if c.script in self.known:
+                continue
+            try:
+                sources[c.script] = CPU.emit(c.schedule, self.job.program)
+            except ScheduleError as error:
+                timings[c.script] = Timing(math.inf, 0.0, f"no code: {error}")
+        measured = self.measurer.measure([*sources.values()])
+        timings |= dict(zip(sources, measured, strict=True))
+        tried = [c for c in asked if c.script in timings]
+        new = {c.script: self.trial(c, timings[c.script]) for c in tried}
+        self.file.add(t for s, t in new.items() if not timings[s].lost)
+        by_script = {**self.known, **new}
+        pairs = [(c, by_script[c.script]) for c in asked]
+        self.found |= {c.script: (c, t) for c, t in pairs}
+        now = time.monotonic() - self.began
+        self.history += [Measured(now, t) for _, t in pairs]
+        return pairs
+
+    def trial(self, c: Candidate, timing: Timing) -> Trial:
+        known = features(c.cost, self.search.automatic_cost)
+        family = family_of(self.job.start.program)
+        return Trial(
+            self.job.key, family, c.script, point_data(c.point), rounded(timing.ratio),
+            rounded(timing.spread), tuple(map(rounded, known)),
+            " ".join(timing.failure.split())[:500],
+        )  # fmt: skip
+
+    def winner(self) -> Winner:
+        """The best schedule that is faster than the automatic one, or that one."""
+        recorded = self.file.winner(self.job.key)
+        ranked = sorted(self.found.values(), key=lambda x: (x[1].ratio, x[0].script))
+        for candidate, trial in ranked[:FINALISTS]:
+            if not trial.ratio < 1.0:
+                break
+            if recorded is not None and recorded.script == candidate.script:
+                return recorded
+            self.report(f"confirm {candidate.point}")
+            try:
+                source = CPU.emit(candidate.schedule, self.job.program)
+                self.measurer.prepare(source)
+                compared = self.measurer.compare(source)
+            except (ChildError, ScheduleError):
+                continue
+            if compared.is_faster:
+                return self.won(candidate, compared)
+        return self.won(None, None)
+
+    def won(self, candidate: Candidate | None, compared: Comparison | None) -> Winner:
+        job, once = self.job, self.measurer.seconds
+        seconds = (once, once) if compared is None else (compared.seconds(0), compared.seconds(1))
+        return Winner(
+            job.key, family_of(job.start.program), job.program.name,
+            "" if candidate is None else candidate.script,
+            None if candidate is None else point_data(candidate.point),
+            *seconds, 0.0 if compared is None else compared.spread, time.monotonic() - self.began,
+            datetime.now(UTC).date().isoformat(), version(),
+        )  # fmt: skip
+
+    def report(self, what: str) -> None:
+        trials = [t for _, t in self.found.values()]
+        self.tell(
+            Progress(
+                self.job.program.name, time.monotonic() - self.began, self.budget, len(trials),
+                sum(1 for t in trials if t.failure), self.search.counts.share,
+                min([1.0, *(t.ratio for t in trials)]), self.measurer.seconds, what,
+            )
+        )  # fmt: skip
+
+
+def tune_once(
+    job: Job,
+    budget: float,
+    seed: int = 0,
+    trials: int | None = None,
+    tell: Tell = lambda progress: None,
+    again: bool = False,
+    executor: Executor | None = None,
+) -> Tuned:
+    """What was tuned before, or `tune_program`.
+
+    again : tune it in any case; what was measured is not measured again
+    """
+    known = None if again else job.file.winner(job.key)
+    if known is not None:
+        return Tuned(known)
+    return tune_program(job, budget, seed, trials, tell, executor)
+
+
+def tune_program(
+    job: Job,
+    budget: float,
+    seed: int = 0,
+    trials: int | None = None,
+    tell: Tell = lambda progress: None,
+    executor: Executor | None = None,
+) -> Tuned:
+    """Search for a schedule that is faster than the automatic one, and record it.
+
+    budget : seconds; trials : schedules to measure at most
+    executor : whose workers measure; None: this machine
+
+    Raises
+    ------
+    ChildError : the automatic schedule's kernel cannot be run.
+    ToolchainError : the compiler failed on it.
+    CacheError : records cannot be written.
+    """
+    began, file = time.monotonic(), job.file
+    records = file.trials()
+    own = {t.script: t for t in records if t.key == job.key}
+    space: Space[Any] = Space(job.start, job.machine, CPU.strategy)
+    # What is known of this program is found again on the way, in the same order.
+    others = [t for t in records if t.key != job.key]
+    search = Search(space, job.sizes, job.machine, seed, Ranking(others), _starts(job, file))
+    assert search.automatic is not None
+    source = CPU.emit(search.automatic.schedule, job.program)
+    setup = Setup(source, job.toolchain, job.cache, job.threads, job.sizes, seed)
+    with _measurer(setup, job, executor) as measurer:
+        measurer.begin()
+        tuning = _Tuning(job, search, measurer, file, own, began, budget, tell)
+        with contextlib.suppress(KeyboardInterrupt):  # what was found is confirmed and kept
+            tuning.run(trials)
+        winner = tuning.winner()
+    file.add([winner])
+    winner = file.winner(job.key) or winner  # with the digits that are written
+    return Tuned(winner, tuple(tuning.history), search.counts.share)
+
+
+def _measurer(setup: Setup, job: Job, executor: Executor | None) -> Measurer:
+    if executor is None:
+        return Measurer(setup)
+    return RemoteMeasurer(setup, executor, job.file.description)
+
+
+def _starts(job: Job, file: RecordFile) -> list[Point]:
+    """Points that won for the same program at other sizes, or with other threads, to be tried
+    first.
+    """
+    family = family_of(job.start.program)
+    near = [w for w in file.winners() if w.family == family and w.key != job.key and w.point]
+    found: list[Point] = []
+    for w in near[-NEIGHBOURS:]:
+        with contextlib.suppress(TuningError):  # it was edited
+            found.append(read_point(w.point))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,192 @@
+"""The space of a program's schedules: points that tactics and single steps span, at random.
+
+A point is a value, see `poly.strategy.common.point`; its schedule is made by the same driver as the
+automatic one, of checked steps.  So a point may make no sense or break a dependence, but then it
+has no schedule, and what has one computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from poly.errors import ScheduleError
+from poly.schedule.schedule import Schedule
+from poly.space.random_steps import random_step, varied
+from poly.strategy.common.apply_tactics import Strategy, apply_tactics, arranged, plan_with
+from poly.strategy.common.grouping import Parallel, groups
+from poly.strategy.common.point import AUTOMATIC, Pick, Point
+from poly.strategy.common.tactic import Group, NoMatch, Tactic, Value
+
+M = TypeVar("M", bound=Parallel)
+
+#: The most values of a group that a new point changes, and the most steps that it adds.
+MOST_VALUES, MOST_STEPS = 3, 4
+#: How often a group gets another tactic, statements are set apart, and steps are added.
+OTHER_TACTIC, APART, STEPS = 0.2, 0.1, 0.15
+#: The most steps of a point.
+LONGEST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Space(Generic[M]):
+    """The schedules of a program.
+
+    start : its written order
+    """
+
+    start: Schedule
+    machine: M
+    strategy: Strategy[M]
+
+    def schedule(self, point: Point) -> Schedule:
+        """The schedule of a point.
+
+        Raises
+        ------
+        ScheduleError : it makes no sense for this program, breaks a dependence, or is undecided.
+        """
+        made: Schedule = self._schedule(point)
+        return made
+
+    @cached_property
+    def _schedule(self) -> Any:
+        def made(point: Point) -> Schedule:
+            return apply_tactics(self.start, self.machine, self.strategy, point=point).schedule
+
+        return lru_cache(maxsize=256)(made)
+
+    def sample(self, rng: Random) -> Point:
+        """A point that differs from the automatic schedule anywhere."""
+        point = AUTOMATIC
+        if rng.random() < APART:
+            point = self._set_apart(point, rng)
+        for group in self._groups(point.apart):
+            if len(self._groups(point.apart)) == 1 or rng.random() < 0.5:
+                point = self._picked(point, group, rng)
+        if rng.random() < STEPS:
+            point = self._with_steps(point, rng)
+        return point
+
+    def mutate(self, point: Point, rng: Random) -> Point:
+        """A neighbour of a point: one value, one tactic, one group or one step is another."""
+        draw = rng.random()
+        if draw < APART:
+            return self._set_apart(point, rng)
+        if draw < APART + STEPS:
+            return self._with_steps(point, rng)
+        if point.steps and draw < APART + 2 * STEPS:
+            return replace(point, steps=varied(point.steps, rng))
+        group = rng.choice(self._groups(point.apart))
+        pick = point.pick(group.names)
+        if pick is None or rng.random() < OTHER_TACTIC:
+            return self._picked(point, group, rng)
+        return self._changed(point, group, pick, 1, rng)
+
+    def cross(self, a: Point, b: Point, rng: Random) -> Point:
+        """A point with groups and values of two others."""
+        point = replace(a, steps=rng.choice((a, b)).steps)
+        for group in self._groups(a.apart):
+            ours, theirs = a.pick(group.names), b.pick(group.names)
+            if ours is None or theirs is None or ours.tactic != theirs.tactic:
+                point = point.with_pick(group.names, rng.choice((ours, theirs)))
+                continue
+            both = {**dict(ours.values), **dict(theirs.values)}
+            values = [
+                (name, rng.choice((dict(ours.values).get(name), dict(theirs.values).get(name))))
+                for name in both
+            ]
+            kept = tuple((n, v) for n, v in values if v is not None)
+            point = point.with_pick(group.names, Pick(ours.tactic, kept))
+        return point
+
+    @cached_property
+    def _groups(self) -> Any:
+        def found(apart: tuple[str, ...]) -> list[Group[M]]:
+            schedule = arranged(self.start, self._machine, self.strategy, apart)
+            return [Group(schedule, names, self._machine) for names in groups(schedule)]
+
+        return lru_cache(maxsize=64)(found)
+
+    @property
+    def _machine(self) -> M:
+        return self.machine.exact if self.start.exact else self.machine
+
+    @cached_property
+    def _tactics(self) -> Any:
+        """The tactics that match a group."""
+
+        def found(group: Group[M]) -> list[Tactic[M, Any]]:
+            return [t for t in self.strategy.tactics if not isinstance(t.match(group), NoMatch)]
+
+        return lru_cache(maxsize=256)(found)
+
+    def _set_apart(self, point: Point, rng: Random) -> Point:
+        """A statement that shares loops with others begins a group of its own, or no more."""
+        inside = [n for g in self._groups(point.apart) for n in g.names[1:]]
+        candidates = [*inside, *point.apart]
+        if not candidates:
+            return point
+        chosen = rng.choice(candidates)
+        apart = {*point.apart} ^ {chosen}
+        return replace(point, apart=tuple(sorted(apart)))
+
+    def _picked(self, point: Point, group: Group[M], rng: Random) -> Point:
+        """Another tactic for a group, or the first that matches, with other values."""
+        tactics = self._tactics(group)
+        if not tactics:
+            return point
+        other = rng.random() < OTHER_TACTIC
+        tactic = rng.choice(tactics) if other else tactics[0]
+        if other and rng.random() < 0.2:
+            return point.with_pick(group.names, Pick(""))
+        count = rng.randint(0 if other else 1, MOST_VALUES)
+        return self._changed(point, group, Pick(tactic.name), count, rng)
+
+    def _changed(self, point: Point, group: Group[M], pick: Pick, count: int, rng: Random) -> Point:
+        """Other values of some parameters of a group's tactic."""
+        if not pick.tactic:
+            return point
+        tactic = self.strategy.tactic(pick.tactic)
+        values = dict(pick.values)
+        for _ in range(count):
+            changed = _one_value(tactic, group, tuple(values.items()), rng)
+            if changed is not None:
+                values[changed[0]] = changed[1]
+        return point.with_pick(group.names, Pick(pick.tactic, tuple(sorted(values.items()))))
+
+    def _with_steps(self, point: Point, rng: Random) -> Point:
+        """More steps after those of the tactics, each of which is legal."""
+        try:
+            schedule = self.schedule(point)
+        except ScheduleError:
+            return point
+        steps = list(point.steps)
+        for _ in range(rng.randint(1, MOST_STEPS)):
+            if len(steps) >= LONGEST:
+                break
+            step = random_step(schedule, rng)
+            if step is None:
+                break
+            try:
+                schedule = schedule.apply(step)
+            except ScheduleError:
+                continue
+            steps.append(step)
+        return replace(point, steps=tuple(steps))
+
+
+def _one_value(
+    tactic: Tactic[M, Any], group: Group[M], values: Sequence[tuple[str, Value]], rng: Random
+) -> tuple[str, Value] | None:
+    """Another value of one parameter; None if there is no other."""
+    plan = plan_with(tactic, group, values)
+    if isinstance(plan, NoMatch) or not tactic.parameters:
+        return None
+    parameter = rng.choice(tactic.parameters)
+    now = parameter.value(plan)
+    others = [v for v in parameter.values(group, plan) if v != now]
+    return (parameter.name, rng.choice(others)) if others else None

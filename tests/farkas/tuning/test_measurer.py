@@ -1,0 +1,96 @@
+"""Measuring: kernels that are wrong, crash or hang cost their point and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import farkas as fk
+from codegen.c.kernel_source import KernelSource
+from farkas.tuning import measurer as module
+from farkas.tuning.child import Child, ChildError
+from farkas.tuning.measure_main import Setup
+from farkas.tuning.measurer import Comparison, Measurer
+from runtime.common.cache import Cache
+from runtime.cpu.toolchain import Toolchain
+
+#: A statement for the entry point: of something that no kernel does.
+CRASH, HANG, WRONG = (
+    "__builtin_trap();",
+    'for (;;) __asm__ volatile("");',
+    "((float *)tensors[1])[3] += 1;",
+)
+
+
+def source() -> KernelSource:
+    found = fk.compile("Y[i] = 2 * X[i]", dtypes="float32", sizes={"I": 1000}).loaded.source
+    assert isinstance(found, KernelSource)
+    return found
+
+
+def with_statement(source: KernelSource, statement: str) -> KernelSource:
+    """The kernel with a statement before the end of its entry point."""
+    at = source.text.rindex("}", 0, source.text.rindex("}") + 1)
+    return replace(source, text=f"{source.text[:at]}{statement}\n{source.text[at:]}")
+
+
+@pytest.fixture
+def measurer(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measurer]:
+    monkeypatch.setattr(module, "LEAST", 2.0)
+    with Measurer(Setup(source(), toolchain, Cache(), 1, {}, 0)) as made:
+        made.begin()
+        yield made
+
+
+def test_bad_kernels_among_good_ones(measurer: Measurer) -> None:
+    good = replace(source(), text=f"{source().text}\n/* the same */\n")
+    broken = replace(source(), text="int nothing;")
+    kernels = [with_statement(source(), s) for s in (CRASH, HANG, WRONG)]
+    crash, fine, hang, wrong, unbuilt = measurer.measure(
+        [kernels[0], good, kernels[1], kernels[2], broken]
+    )
+    assert "was killed by SIG" in crash.failure and crash.ratio == math.inf
+    assert "it took longer than" in hang.failure
+    assert wrong.failure.startswith("wrong result: Y: max abs error 1")
+    assert "no function" in unbuilt.failure or "undefined symbol" in unbuilt.failure
+    assert not fine.failure and 0.3 < fine.ratio < 3
+
+
+def test_comparing(measurer: Measurer) -> None:
+    good = replace(source(), text=f"{source().text}\n/* the same */\n")
+    measurer.prepare(good)
+    compared = measurer.compare(good)
+    assert len(compared.rounds) == 3 and 0.3 < compared.ratio < 3
+    with pytest.raises(ChildError, match="wrong result"):
+        wrong = with_statement(source(), WRONG)
+        measurer.prepare(wrong)
+        measurer.compare(wrong)
+
+
+def rounds(*ratios: float) -> Comparison:
+    process = tuple((1.0, r) for r in ratios)
+    return Comparison((process,) * 3)
+
+
+def test_what_counts_as_faster() -> None:
+    assert rounds(0.9, 0.9, 0.9, 0.95).is_faster
+    assert not rounds(0.99, 0.99, 0.99, 0.99).is_faster, "by too little"
+    assert not rounds(0.9, 1.1, 0.9, 1.1).is_faster, "by chance"
+    assert not Comparison((((1.0, 0.5),) * 9, ((1.0, 0.5),) * 9, ((1.0, 1.1),) * 9)).is_faster
+    assert not Comparison((((1.0, 0.5),) * 2,)).is_faster, "too few rounds to say so"
+    assert rounds(0.5).chance == 1 / 8
+
+
+def test_a_child_that_raises_stays() -> None:
+    with Child("math", "sqrt") as child:
+        assert child.call(4.0, limit=20) == 2.0
+        with pytest.raises(ChildError, match="ValueError"):
+            child.call(-1.0, limit=20)
+        assert child.call(9.0, limit=20) == 3.0
+    with Child("time", "sleep") as child, pytest.raises(ChildError, match=r"longer than 0\.2 s"):
+        child.call(60, limit=0.2)
+    with Child("os", "_exit") as child, pytest.raises(ChildError, match="ended with exit code 3"):
+        child.call(3, limit=20)

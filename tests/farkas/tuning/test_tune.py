@@ -1,0 +1,209 @@
+"""Tuning: found, recorded, used by every later compilation, never trusted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import farkas as fk
+from farkas.tuning import tune_program as module
+from farkas.tuning.exchange import export_records, import_records, records_here
+from farkas.tuning.job import Progress
+from farkas.views.explain import fallback_lines
+from runtime.tuned.record import Trial
+
+TEXT, SIZES = "ij,jk->ik", {"I": 13, "J": 501, "K": 37}
+RNG = np.random.default_rng(0)
+A = RNG.standard_normal((13, 501)).astype(np.float32)
+B = RNG.standard_normal((501, 37)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of records of its own."""
+    monkeypatch.setenv("FARKAS_RECORDS", str(tmp_path / "records"))
+    return tmp_path / "records"
+
+
+def tuned(trials: int = 16, **options: Any) -> fk.TunedKernel:
+    return fk.tune(TEXT, dtypes="float32", sizes=SIZES, trials=trials, budget=60, **options)
+
+
+def compiled(**options: Any) -> fk.Kernel:
+    return fk.compile(TEXT, dtypes="float32", sizes=SIZES, **options)
+
+
+@pytest.fixture(scope="module")
+def won() -> Iterator[str]:
+    """The lines of the records of a program that was tuned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FARKAS_RECORDS", str(Path(fk.Cache().directory) / "won"))
+        made = fk.tune(TEXT, dtypes="float32", sizes=SIZES, trials=24, budget=60)
+        assert made.winner.script, "24 trials find a faster schedule of this product"
+        yield records_here().path.read_text()
+
+
+def how(kernel: fk.Kernel) -> str:
+    """How its statements were scheduled, and what was given up."""
+    compiled = kernel._only()
+    return "\n".join([*fallback_lines(compiled.fallbacks), *map(str, compiled.choices)])
+
+
+def given(text: str) -> None:
+    """Make these the records of this machine."""
+    path = records_here().path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def changed(text: str, **changes: Any) -> str:
+    """The records with something else in the winner."""
+    *others, winner = text.splitlines()
+    return "\n".join([*others, json.dumps({**json.loads(winner), **changes})]) + "\n"
+
+
+def test_later_compilations_find_it(won: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(won)
+    winner = records_here().winners()[-1]
+    kernel = compiled()
+    assert str(kernel.schedule) == winner.script != str(compiled(schedule="auto").schedule)
+    assert winner.gain > 1.02
+    np.testing.assert_allclose(kernel(A, B), A @ B, rtol=2e-4, atol=1e-4)
+    assert "a tuned schedule" in how(kernel)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("it was tuned again")
+
+    monkeypatch.setattr(module, "tune_program", never)
+    again = tuned()
+    assert again.winner == winner and not again.found.history
+    assert again.kernel.source == kernel.source
+    assert compiled(tune=30).source == kernel.source
+
+
+def test_another_process_makes_the_same_c(won: str) -> None:
+    given(won)
+    code = (
+        f"import farkas as fk; print(fk.compile({TEXT!r}, dtypes='float32', sizes={SIZES}).source)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.rstrip("\n") == compiled().source.rstrip("\n")
+
+
+def test_other_threads_and_sizes_are_other_records(won: str) -> None:
+    given(won)
+    automatic = str(compiled(schedule="auto").schedule)
+    assert str(compiled(threads=1).schedule) == automatic or len(records_here().winners()) > 1
+    other = fk.compile(TEXT, dtypes="float32", sizes={**SIZES, "J": 502})
+    assert "a tuned schedule" not in how(other)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (["parallelize S0: nothing"], "nothing"),
+        (["parallelize S0: j"], "S0"),
+        (["import os"], "there is no primitive 'import'"),
+        (["tile S9: i by 8"], "there is no statement S9"),
+    ],
+)
+def test_a_script_that_was_edited_is_refused(won: str, script: list[str], reason: str) -> None:
+    given(changed(won, script=script))
+    kernel = compiled()
+    assert str(kernel.schedule) == str(compiled(schedule="auto").schedule)
+    np.testing.assert_allclose(kernel(A, B), A @ B, rtol=2e-4, atol=1e-4)
+    explained = how(kernel)
+    assert "a tuned schedule: given up" in explained and reason in explained
+
+
+def test_a_record_of_another_program_is_not_used(won: str) -> None:
+    given(changed(won, program="0" * 16))
+    assert str(compiled().schedule) == str(compiled(schedule="auto").schedule)
+
+
+def test_a_point_that_was_edited_is_left_out(won: str) -> None:
+    given(changed(won, point={"apart": 7}))
+    assert fk.tune(TEXT, dtypes="float32", sizes={**SIZES, "J": 499}, trials=1).gain >= 1.0
+
+
+def test_the_same_records_give_the_same_answer(won: str) -> None:
+    given(won)
+    winner = records_here().winners()[-1]
+    again = tuned(24, again=True)
+    assert len(again.found.history) == 24
+    measured = [r for r in records_here().read()[0] if isinstance(r, Trial)]
+    assert len(measured) == 24, "what was measured is not measured again"
+    assert again.winner == winner
+
+
+def test_sizes_of_which_the_kernel_keeps_none() -> None:
+    with pytest.raises(fk.ArgumentError, match="no values for I, J, K: pass sizes="):
+        fk.tune(TEXT, dtypes="float32")
+    made = fk.tune(TEXT, dtypes="float32", at=SIZES, trials=2, budget=30)
+    np.testing.assert_allclose(made.kernel(A, B), A @ B, rtol=2e-4, atol=1e-4)
+    np.testing.assert_allclose(made.kernel(B, B.T.copy()), B @ B.T, rtol=2e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("budget", [0, -1, "60s", None, float("nan"), float("inf"), True, 1e9])
+def test_budgets_that_make_no_sense(budget: Any) -> None:
+    with pytest.raises(fk.TuningError, match="expected seconds, from 1 to a week"):
+        fk.tune(TEXT, dtypes="float32", sizes=SIZES, budget=budget)
+    if budget is not None:
+        with pytest.raises(fk.TuningError, match="expected seconds"):
+            compiled(tune=budget)
+
+
+@pytest.mark.parametrize("trials", [0, -3, 2.5, True])
+def test_numbers_of_trials_that_make_no_sense(trials: Any) -> None:
+    with pytest.raises(fk.TuningError, match="expected a whole number from 1 on"):
+        tuned(trials)
+
+
+def test_a_schedule_and_tuning() -> None:
+    with pytest.raises(fk.ArgumentError, match="leave one out"):
+        compiled(tune=10, schedule="written")
+
+
+def test_an_interrupt_keeps_the_best(won: str) -> None:
+    seen: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.trials >= 8 and len(seen) == 2:
+            raise KeyboardInterrupt
+
+    made = tuned(400, progress=interrupt)
+    assert len(made.found.history) == 8
+    assert records_here().winner(made.winner.key) == made.winner
+
+
+def test_export_and_import(won: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(won)
+    assert export_records(tmp_path / "out.jsonl") == 1
+    monkeypatch.setenv("FARKAS_RECORDS", str(tmp_path / "elsewhere"))
+    assert not records_here().winners()
+    assert import_records(tmp_path / "out.jsonl") == (1, [])
+    assert len(records_here().winners()) == 1
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    (tmp_path / "other.jsonl").write_text("\n".join(['{"machine": "another"}', *lines[1:], ""]))
+    added, (problem,) = import_records(tmp_path / "other.jsonl")
+    assert added == 0 and "not records of this machine" in str(problem)
+    with pytest.raises(fk.FarkasError, match="no such file"):
+        import_records(tmp_path / "nothing.jsonl")
+
+
+def test_plots(won: str, tmp_path: Path) -> None:
+    made = tuned(2)
+    with pytest.raises(fk.ArgumentError, match=r"ends in \.png or \.svg"):
+        made.plot(tmp_path / "plot.pdf")
+    pytest.importorskip("matplotlib")
+    assert made.plot(tmp_path / "plot.svg").read_text().count("<svg") == 1
+    assert made.plot(tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert made.view()._repr_html_().count("<svg") == 1
