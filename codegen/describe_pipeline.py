@@ -45,14 +45,13 @@ def _page(title: str, p: Pipeline[Any, Any]) -> list[str]:
         "",
     ]
     lines += ["### Tactics: each group of statements gets the first that matches", ""]
+    for number, tactic in enumerate(p.strategy.tactics, 1):
+        plain = " (plain)" if tactic.plain else ""
+        lines.append(f"{number}. *{tactic.name}*{plain}: {first_sentence(tactic)}")
+        if tactic.parameters:
+            lines.append(f"   * may be tuned: {', '.join(x.name for x in tactic.parameters)}")
     lines += [
-        *(
-            f"{n}. *{t.name}*{' (plain)' if t.plain else ''}: {first_sentence(t)}"
-            for n, t in enumerate(p.strategy.tactics, 1)
-        ),
         "",
-    ]
-    lines += [
         "If isl cannot generate loops of the result, plain tactics alone are tried, then the",
         "written order; `explain` says so.",
         "",

@@ -173,9 +173,7 @@ class SavedFileError(FarkasError):
 
 
 class TuningError(FarkasError):
-    """A budget of tuning that makes no sense, a record of it that is not one, or a kernel that cannot
-    be measured.
-    """
+    """A budget that makes no sense, a record that is none, or what cannot be measured."""
 
 
 class CacheWarning(UserWarning):
