@@ -22,6 +22,8 @@ from runtime.cpu.shared_library import build_library
 #: Seconds that one call of a kernel may take, at least, and how many times as long as that of the
 #: automatic schedule.
 LEAST, TIMES = 5.0, 20.0
+#: Seconds that the compiler may take for a kernel.
+BUILD = 30.0
 #: Rounds of each halving, in which the better half stays; and seconds of a turn, at least.
 ROUNDS, TURN = (2, 4, 6), 0.002
 #: Processes that a winner has to be faster in, rounds in each, and seconds of a turn.
@@ -208,7 +210,8 @@ class Measurer(AbstractContextManager["Measurer"]):
 
     def _build(self, source: KernelSource) -> None:
         toolchain, cache = self._setup.toolchain, self._setup.cache
-        build_library(source.files, source.flags, with_team(toolchain, cache), cache)
+        toolchain = with_team(toolchain, cache)
+        build_library(source.files, source.flags, toolchain, cache, limit=BUILD)
 
 
 def _timing(automatic: Sequence[float], other: Sequence[float] | str) -> Timing:

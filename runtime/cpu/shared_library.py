@@ -16,6 +16,8 @@ from runtime.cpu.remembered import at_hand
 from runtime.cpu.toolchain import Toolchain
 
 LIBRARY = "kernel.so"
+#: Seconds that a compiler command may take.
+LIMIT = 600.0
 _BUILD_FORMAT = "1"  # part of every key; change it when the contents of an entry change
 
 
@@ -25,10 +27,13 @@ def build_library(
     toolchain: Toolchain,
     cache: Cache,
     meta: Mapping[str, Any] | None = None,
+    limit: float = LIMIT,
 ) -> Entry:
     """The cache entry of a shared library made from C text, compiled if it is missing.
 
     The entry holds ``kernel.so``, the sources, and ``meta.json`` (`meta`, flags, compiler).
+
+    limit : seconds that one compiler command may take
 
     Raises
     ------
@@ -41,8 +46,8 @@ def build_library(
         return entry
     if toolchain.remembered is not None:
         toolchain = with_team(at_hand(toolchain), cache)
-        return build_library(sources, flags, toolchain, cache, meta)
-    return cache.put(key, _compile(sources, flags, toolchain, cache, meta or {}))
+        return build_library(sources, flags, toolchain, cache, meta, limit)
+    return cache.put(key, _compile(sources, flags, toolchain, cache, meta or {}, limit))
 
 
 def library_key(sources: Mapping[str, str], flags: tuple[str, ...], toolchain: Toolchain) -> str:
@@ -57,10 +62,11 @@ def _compile(
     toolchain: Toolchain,
     cache: Cache,
     meta: Mapping[str, Any],
+    limit: float,
 ) -> dict[str, bytes]:
     with cache.workspace() as folder:
         out = folder / LIBRARY
-        warnings = compile_shared(toolchain, sources, flags, out)
+        warnings = compile_shared(toolchain, sources, flags, out, limit)
         library = out.read_bytes()
     about = {**meta, "flags": list(flags), "toolchain": str(toolchain), "warnings": warnings}
     files = {name: text.encode() for name, text in sources.items()}

@@ -10,8 +10,9 @@ results stored, 16 bytes at a time where elements are known to be adjacent, see 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from poly.buffers.copies import TOGETHER
@@ -28,7 +29,7 @@ from poly.strategy.common.queries import (
     loop_extents,
     nest,
 )
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.gpu.queries import (
     contiguity,
     in_register,
@@ -59,6 +60,8 @@ MOST_TAPS, LONGEST = 64, 16
 PIECE = 4
 #: Fewer threads in a block are not worth the tile, and with this many it is large enough.
 FEWEST, BUSY = 32, 128
+#: The most threads that tuning tries for a block.
+MOST_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,64 @@ class TilePlan:
     tiles: tuple[tuple[str, Tile], ...]
 
 
+def _tile(plan: TilePlan, side: int) -> Tile:
+    """The tile along the rows (0) or the first loop of the columns (1)."""
+    loop = plan.found.columns[0] if side else plan.found.rows
+    return dict(plan.tiles).get(loop, Tile(1))
+
+
+def _with_tile(plan: TilePlan, side: int, tile: Tile) -> TilePlan | NoMatch:
+    """The plan with another one of these, if a block of a GPU can have its threads."""
+    loop = plan.found.columns[0] if side else plan.found.rows
+    tiles = {**dict(plan.tiles), loop: tile}
+    threads = prod(t.threads for t in tiles.values())
+    if loop not in dict(plan.tiles) or not FEWEST <= threads <= MOST_THREADS:
+        return NoMatch(f"no block has {threads} threads")
+    return replace(plan, tiles=tuple(tiles.items()))
+
+
+def _threads(side: int, plan: TilePlan) -> int:
+    return _tile(plan, side).threads
+
+
+def _registers(side: int, plan: TilePlan) -> int:
+    return _tile(plan, side).registers
+
+
+def _with_threads(
+    side: int, group: Group[GpuMachine], plan: TilePlan, threads: int
+) -> TilePlan | NoMatch:
+    return _with_tile(plan, side, replace(_tile(plan, side), threads=threads))
+
+
+def _with_registers(
+    side: int, group: Group[GpuMachine], plan: TilePlan, registers: int
+) -> TilePlan | NoMatch:
+    return _with_tile(plan, side, replace(_tile(plan, side), registers=registers))
+
+
+def _sides_of_tile() -> Iterator[Parameter[GpuMachine, TilePlan]]:
+    """The threads and the registers of a thread, along the rows and the columns of a tile."""
+    for side, name in enumerate(("rows", "columns")):
+        yield Parameter(
+            f"threads along {name}",
+            partial(_threads, side),
+            lambda group, plan: (4, 8, 16, 32),
+            partial(_with_threads, side),
+        )
+        yield Parameter(
+            f"registers along {name}",
+            partial(_registers, side),
+            lambda group, plan: (1, 2, 4, 8),
+            partial(_with_registers, side),
+        )
+
+
 class BlockTile(Tactic[GpuMachine, TilePlan]):
     """A tile of a contraction: operands in shared memory, sums in registers of threads."""
 
     name = "contraction"
+    parameters = tuple(_sides_of_tile())
 
     def core(self, group: Group[GpuMachine]) -> UpdateWithReuse | None:
         return core_of(group)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import loop_extents, nest
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.gpu.map_loops import map_loops, thread_tiles
 from poly.strategy.gpu.queries import contiguity, element_in_register, parallel_nest
 from poly.tree.kinds import Mark
@@ -27,6 +27,14 @@ class Points(Tactic[GpuMachine, PointsPlan]):
 
     name = "points"
     plain = True
+    parameters = (
+        Parameter(
+            "threads",
+            lambda p: p.tiles[0][1],
+            lambda group, p: (32, 64, 128, 256, 512) if len(p.tiles) == 1 else (p.tiles[0][1],),
+            lambda group, p, n: replace(p, tiles=((p.tiles[0][0], n), *p.tiles[1:])),
+        ),
+    )
 
     def match(self, group: Group[GpuMachine]) -> PointsPlan | NoMatch:
         schedule, names = group.schedule, group.names

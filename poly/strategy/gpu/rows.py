@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from poly.deps.scop import Role
 from poly.machine.gpu import DIMENSIONS, GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, loop_extents, nest
-from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
 from poly.strategy.gpu.map_loops import THREADS, map_loops
 from poly.strategy.gpu.queries import check_rows, contiguity, parallel_nest, unrolled
 from poly.strategy.gpu.vector_points import adjacent_elements
@@ -45,6 +45,14 @@ class Rows(Tactic[GpuMachine, RowsPlan]):
     """
 
     name = "rows"
+    parameters = (
+        Parameter(
+            "elements",
+            lambda p: p.count,
+            lambda group, p: [n for n in (1, 2, 4, 8) if p.count % n == 0],
+            lambda group, p, n: replace(p, count=n),
+        ),
+    )
 
     def match(self, group: Group[GpuMachine]) -> RowsPlan | NoMatch:
         schedule, names = group.schedule, group.names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from poly.buffers.copies import TOGETHER
@@ -14,7 +14,7 @@ from poly.ir.linear_form import linear_form
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import accesses, dimension_at, loop_extents, nest
-from poly.strategy.common.tactic import Group, NoMatch, Tactic, UnsuitableError
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic, UnsuitableError
 from poly.strategy.gpu.map_loops import THREADS, map_loops, thread_tiles
 from poly.strategy.gpu.queries import check_rows, contiguity, parallel_nest
 from poly.tree.kinds import Scope
@@ -46,6 +46,14 @@ class VectorPoints(Tactic[GpuMachine, VectorPlan]):
     """A thread for a few adjacent elements, which it loads and stores at once."""
 
     name = "vector points"
+    parameters = (
+        Parameter(
+            "elements",
+            lambda p: p.adjacent.count,
+            lambda group, p: [n for n in (2, 4, 8) if p.adjacent.count % n == 0],
+            lambda group, p, n: replace(p, adjacent=replace(p.adjacent, count=n)),
+        ),
+    )
 
     def match(self, group: Group[GpuMachine]) -> VectorPlan | NoMatch:
         schedule, names = group.schedule, group.names
