@@ -32,23 +32,52 @@ from farkas.console.display import seconds
 from farkas.tuning.tune_program import Tuned
 from runtime.tuned.record_file import ENVIRONMENT
 
-#: Stencils: sums, maxima and recurrences around each element, of one to three dimensions.
+#: Stencils: sums and maxima around each element, in one to four dimensions; inputs, then text.
 STENCILS = {
-    "heat1d": "Y[t,i] = 0.25*(X[t,i-1] + 2*X[t,i] + X[t,i+1]) where t in 0:64, i in 1:100001",
-    "jacobi2d": "Y[i,j] = 0.2*(X[i,j] + X[i-1,j] + X[i+1,j] + X[i,j-1] + X[i,j+1]) "
-    "where i in 1:1501, j in 1:1701",
-    "blur5x5": "Y[i,j] +=! X[i+u,j+v] * W[u,v] where i in 0:1100, j in 0:1300, u in 0:5, v in 0:5",
-    "box9": "Y[i,j] +=! X[i+u,j+v] where i in 0:1000, j in 0:1200, u in 0:9, v in 0:9",
-    "dilate3": "Y[i,j] max=! X[i+u,j+v] where i in 0:1500, j in 0:1500, u in 0:3, v in 0:3",
-    "laplace3d": "Y[i,j,k] = X[i-1,j,k] + X[i+1,j,k] + X[i,j-1,k] + X[i,j+1,k] + X[i,j,k-1] "
-    "+ X[i,j,k+1] - 6*X[i,j,k] where i in 1:121, j in 1:131, k in 1:141",
-    "sobel": "Y[i,j] = abs(X[i-1,j+1] + 2*X[i,j+1] + X[i+1,j+1] - X[i-1,j-1] - 2*X[i,j-1] "
-    "- X[i+1,j-1]) where i in 1:1201, j in 1:1301",
-    "fir33": "Y[c,i] +=! X[c,i+k] * W[k] where c in 0:48, i in 0:20000, k in 0:33",
-    "upwind": "Y[i,j] = X[i,j] - 0.1*max(U[i,j], 0)*(X[i,j] - X[i,j-1]) where i in 0:900, "
-    "j in 1:1101",
-    "depth4d": "Y[n,c,i,j] +=! X[n,c,i+2*u,j+v] * W[c,u,v] where n in 0:2, c in 0:24, i in 0:90, "
-    "j in 0:100, u in 0:3, v in 0:5",
+    "heat1d": (
+        "X[64,100002]: "
+        "Y[t,i] = 0.25*(X[t,i] + 2*X[t,i+1] + X[t,i+2]) where t in 0:64, i in 0:100000"
+    ),
+    "jacobi2d": (
+        "X[1502,1702]: "
+        "Y[i,j] = 0.2*(X[i+1,j+1] + X[i,j+1] + X[i+2,j+1] + X[i+1,j] + X[i+1,j+2]) where i "
+        "in 0:1500, j in 0:1700"
+    ),
+    "blur5x5": (
+        "X[1104,1304], float32 W[5,5]: "
+        "Y[i,j] +=! X[i+u,j+v] * W[u,v] where i in 0:1100, j in 0:1300, u in 0:5, v in 0:5"
+    ),
+    "box9": (
+        "X[1008,1208]: Y[i,j] +=! X[i+u,j+v] where i in 0:1000, j in 0:1200, u in 0:9, v in 0:9"
+    ),
+    "dilate3": (
+        "X[1502,1502]: Y[i,j] max=! X[i+u,j+v] where i in 0:1500, j in 0:1500, u in 0:3, v in 0:3"
+    ),
+    "laplace3d": (
+        "X[122,132,142]: "
+        "Y[i,j,k] = X[i,j+1,k+1] + X[i+2,j+1,k+1] + X[i+1,j,k+1] + X[i+1,j+2,k+1] + "
+        "X[i+1,j+1,k] + X[i+1,j+1,k+2] - 6*X[i+1,j+1,k+1] where i in 0:120, j in 0:130, k "
+        "in 0:140"
+    ),
+    "sobel": (
+        "X[1202,1302]: "
+        "Y[i,j] = abs(X[i,j+2] + 2*X[i+1,j+2] + X[i+2,j+2] - X[i,j] - 2*X[i+1,j] - "
+        "X[i+2,j]) where i in 0:1200, j in 0:1300"
+    ),
+    "fir33": (
+        "X[48,20032], float32 W[33]: "
+        "Y[c,i] +=! X[c,i+k] * W[k] where c in 0:48, i in 0:20000, k in 0:33"
+    ),
+    "upwind": (
+        "X[900,1101], float32 U[900,1100]: "
+        "Y[i,j] = X[i,j+1] - 0.1*max(U[i,j], 0)*(X[i,j+1] - X[i,j]) where i in 0:900, j in "
+        "0:1100"
+    ),
+    "depth4d": (
+        "X[2,24,94,104], float32 W[24,3,5]: "
+        "Y[n,c,i,j] +=! X[n,c,i+2*u,j+v] * W[c,u,v] where n in 0:2, c in 0:24, i in 0:90, j "
+        "in 0:100, u in 0:3, v in 0:5"
+    ),
 }
 #: Einsums, with the extents of their letters.
 EINSUMS = {
@@ -89,11 +118,12 @@ def items() -> Iterator[Item]:
         with tempfile.TemporaryDirectory() as folder:
             model = recurrent.write(name, Path(folder)).read_bytes()
         yield _of_model("recurrent", name, model)
-    for name, text in STENCILS.items():
-        yield _of_text("stencils", name, text, {})
+    for name, stencil in STENCILS.items():
+        inputs, text = stencil.split(": ")
+        yield _of_text("stencils", name, f"def f(float32 {inputs}) -> (Y) {{ {text} }}", {})
     for spec, extents in EINSUMS.items():
-        letters = dict.fromkeys(x for x in spec if x.isalpha())
-        sizes = dict(zip((x.upper() for x in letters), extents, strict=True))
+        names = fk.parse(spec, dtypes="float32").sizes
+        sizes = dict(zip(names, extents, strict=True))
         yield _of_text("einsums", spec, spec, sizes)
 
 
@@ -105,13 +135,15 @@ def _of_kernel(suite: str, kernel: Kernel) -> Item:
 
 
 def _of_text(suite: str, name: str, text: str, sizes: dict[str, int]) -> Item:
+    dtypes = None if text.lstrip().startswith("def") else "float32"
+
     def tune(budget: float) -> tuple[float, float, float, list[Tuned]]:
-        made = fk.tune(text, dtypes="float32", sizes=sizes, budget=budget)
+        made = fk.tune(text, dtypes=dtypes, sizes=sizes, budget=budget)
         return made.winner.automatic, made.winner.seconds, made.winner.spread, [made.found]
 
     def compiled(automatic: bool) -> Callable[[], object]:
         schedule = "auto" if automatic else None
-        kernel = fk.compile(text, dtypes="float32", sizes=sizes, schedule=schedule)
+        kernel = fk.compile(text, dtypes=dtypes, sizes=sizes, schedule=schedule)
         rng = np.random.default_rng(0)
         shapes = {t.name: tuple(int(str(e)) for e in t.shape) for t in kernel.program.inputs}
         given = [rng.standard_normal(s).astype(np.float32) for s in shapes.values()]

@@ -17,12 +17,12 @@ from farkas.tuning.measure_main import Measured, Setup, Turns
 from poly.errors import FarkasError
 from runtime.common.workers import processes
 from runtime.cpu.openmp_pool import with_team
-from runtime.cpu.shared_library import build_library
+from runtime.cpu.shared_library import LIMIT, build_library
 
 #: Seconds that one call of a kernel may take, at least, and how many times as long as that of the
 #: automatic schedule.
 LEAST, TIMES = 5.0, 20.0
-#: Seconds that the compiler may take for a kernel.
+#: Seconds that the compiler may take for a kernel, if nothing else is said.
 BUILD = 30.0
 #: Rounds of each halving, in which the better half stays; and seconds of a turn, at least.
 ROUNDS, TURN = (2, 4, 6), 0.002
@@ -85,10 +85,13 @@ FASTER, CHANCE = 0.98, 0.01
 
 
 class Measurer(AbstractContextManager["Measurer"]):
-    """Measures kernels of one program in a process of its own."""
+    """Measures kernels of one program in a process of its own.
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+    build : seconds that the compiler may take for a kernel
+    """
+
+    def __init__(self, setup: Setup, build: float = BUILD) -> None:
+        self._setup, self._build_limit = setup, build
         self._child = Child(measure_main.__name__, measure_main.measure.__name__)
         self._once = LEAST
 
@@ -112,7 +115,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         ChildError : it fails, so that nothing can be compared with it.
         ToolchainError, CacheError : see `runtime.cpu.shared_library.build_library`.
         """
-        self._build(self._setup.source)
+        self._build(self._setup.source, LIMIT)
         found = self._call(Turns((), 2, TURN), 600.0)
         self._once = statistics.median(found.automatic)
 
@@ -203,15 +206,15 @@ class Measurer(AbstractContextManager["Measurer"]):
     def _built(self, source: KernelSource) -> str:
         """Build a kernel; why that fails, "" if it does not."""
         try:
-            self._build(source)
+            self._build(source, self._build_limit)
         except FarkasError as error:
             return str(error)
         return ""
 
-    def _build(self, source: KernelSource) -> None:
+    def _build(self, source: KernelSource, limit: float) -> None:
         toolchain, cache = self._setup.toolchain, self._setup.cache
         toolchain = with_team(toolchain, cache)
-        build_library(source.files, source.flags, toolchain, cache, limit=BUILD)
+        build_library(source.files, source.flags, toolchain, cache, limit=limit)
 
 
 def _timing(automatic: Sequence[float], other: Sequence[float] | str) -> Timing:

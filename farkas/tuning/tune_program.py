@@ -17,7 +17,7 @@ from farkas.tuning.child import ChildError
 from farkas.tuning.job import Job, Progress, Tell
 from farkas.tuning.learned import Ranking, features
 from farkas.tuning.measure_main import Setup
-from farkas.tuning.measurer import Comparison, Measurer, Timing
+from farkas.tuning.measurer import BUILD, Comparison, Measurer, Timing
 from farkas.tuning.remote import RemoteMeasurer
 from farkas.tuning.search import Candidate, Search
 from farkas.version import version
@@ -211,7 +211,7 @@ def tune_program(
     assert search.automatic is not None
     source = CPU.emit(search.automatic.schedule, job.program)
     setup = Setup(source, job.toolchain, job.cache, job.threads, job.sizes, seed)
-    with _measurer(setup, job, executor) as measurer:
+    with _measurer(setup, job, budget, executor) as measurer:
         measurer.begin()
         tuning = _Tuning(job, search, measurer, file, own, began, budget, tell)
         with contextlib.suppress(KeyboardInterrupt):  # what was found is confirmed and kept
@@ -222,9 +222,9 @@ def tune_program(
     return Tuned(winner, tuple(tuning.history), search.counts.share)
 
 
-def _measurer(setup: Setup, job: Job, executor: Executor | None) -> Measurer:
+def _measurer(setup: Setup, job: Job, budget: float, executor: Executor | None) -> Measurer:
     if executor is None:
-        return Measurer(setup)
+        return Measurer(setup, min(BUILD, budget / 4))
     return RemoteMeasurer(setup, executor, job.file.description)
 
 
