@@ -66,7 +66,7 @@ def _compile(
 ) -> dict[str, bytes]:
     with cache.workspace() as folder:
         out = folder / LIBRARY
-        warnings = compile_shared(toolchain, sources, flags, out, limit)
+        warnings = compile_shared(toolchain, sources, flags, out, timeout=limit)
         library = out.read_bytes()
     about = {**meta, "flags": list(flags), "toolchain": str(toolchain), "warnings": warnings}
     files = {name: text.encode() for name, text in sources.items()}

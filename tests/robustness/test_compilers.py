@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -119,7 +120,10 @@ def test_a_compiler_that_hangs(
     monkeypatch.setenv("FARKAS_OPENMP", "compiler")  # no other library is built
     # Its child would hold the pipe open if only the shell were ended.
     cc = script(tmp_path / "cc", toolchain.path, "sleep 1000")
-    impatient = functools.partial(compile_shared, timeout=0.5)
+
+    def impatient(*given: Any, timeout: float) -> str:
+        return compile_shared(*given, timeout=min(timeout, 0.5))
+
     monkeypatch.setattr(runtime.cpu.shared_library, "compile_shared", impatient)
     hurried = functools.partial(Compilation, timeout=0.5)
     monkeypatch.setattr(runtime.network.build_cpu, "Compilation", hurried)
