@@ -28,6 +28,7 @@ from benchmarks.heldout import heldout
 from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
 from benchmarks.measure import Settings, take_turns
+from benchmarks.results import geomean
 from farkas.console.display import seconds
 from farkas.tuning.tune_program import Tuned
 from runtime.tuned.record_file import ENVIRONMENT
@@ -202,8 +203,7 @@ def tune_all(chosen: Sequence[Item], budget: float) -> None:
             flush=True,
         )
     for suite, found_gains in gains.items():
-        mean = math.exp(sum(map(math.log, found_gains)) / len(found_gains))
-        print(f"{suite}: geomean gain {mean:.3f} of {len(found_gains)}")
+        print(f"{suite}: geomean gain {geomean(found_gains):.3f} of {len(found_gains)}")
 
 
 def measure_all(chosen: Sequence[Item]) -> int:

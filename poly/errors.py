@@ -173,7 +173,7 @@ class SavedFileError(FarkasError):
 
 
 class TuningError(FarkasError):
-    """A budget that makes no sense, a record that is none, or what cannot be measured."""
+    """A budget that makes no sense, an invalid record, or a kernel that cannot be measured."""
 
 
 class CacheWarning(UserWarning):

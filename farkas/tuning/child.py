@@ -7,7 +7,6 @@ import queue
 import subprocess
 import threading
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 from poly.errors import TuningError
@@ -60,12 +59,7 @@ class Child(AbstractContextManager["Child"]):
             end_process(self._process)
             self._process = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _started(self) -> subprocess.Popen[bytes]:

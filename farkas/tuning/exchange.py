@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from farkas.targets.cpu import CpuRunner
 from farkas.targets.find_target import CacheLike, CompilerLike, cpu_target
 from poly.machine.cpu import Machine
 from runtime.tuned.record import Winner, write_line
-from runtime.tuned.record_file import Problem, RecordFile, describe_machine, record_file
+from runtime.tuned.record_file import Problem, RecordFile, record_file
 
 
 def records_here(cc: CompilerLike = None, cache: CacheLike = None) -> RecordFile:
@@ -24,7 +23,7 @@ def records_here(cc: CompilerLike = None, cache: CacheLike = None) -> RecordFile
     target = cpu_target(cc, cache)
     runner = target.runner
     assert isinstance(runner, CpuRunner) and isinstance(target.machine, Machine)
-    return record_file(runner.cache, describe_machine(target.machine, runner.toolchain))
+    return record_file(runner.cache, target.machine, runner.toolchain)
 
 
 def export_records(
@@ -38,8 +37,7 @@ def export_records(
     """
     file = records_here(cc, cache)
     latest = {w.key: w for w in file.winners()}
-    head = json.dumps({"kind": "machine", "machine": file.description})
-    lines = [head, *(write_line(w) for w in latest.values())]
+    lines = [file.head, *(write_line(w) for w in latest.values())]
     write_file(os.fspath(path), "".join(f"{line}\n" for line in lines).encode())
     return len(latest)
 
@@ -47,7 +45,7 @@ def export_records(
 def import_records(
     path: str | os.PathLike[str], cc: CompilerLike = None, cache: CacheLike = None
 ) -> tuple[int, list[Problem]]:
-    """Add the winners of a file, of a machine like this one; what is none is left out and named.
+    """Add the winners of a file, of a machine like this one; other lines are left out and named.
 
     They are not trusted: a schedule is checked again whenever it is used.
 

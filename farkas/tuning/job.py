@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from farkas.targets.base import Target
@@ -18,7 +19,7 @@ from runtime.common.arguments import default_threads
 from runtime.common.cache import Cache
 from runtime.cpu.toolchain import Toolchain
 from runtime.tuned.record import Key
-from runtime.tuned.record_file import RecordFile, describe_machine, record_file
+from runtime.tuned.record_file import RecordFile, family_of, record_file
 
 #: Budgets in seconds.
 LEAST, MOST = 1.0, 7 * 24 * 3600.0
@@ -46,10 +47,15 @@ class Job:
         digest = self.start.program.form.digest
         return Key(digest, self.start.exact, self.threads, tuple(sorted(self.sizes.items())))
 
+    @cached_property
+    def family(self) -> str:
+        """The digest of the program without its numbers."""
+        return family_of(self.start.program)
+
     @property
     def file(self) -> RecordFile:
         """The records of this machine."""
-        return record_file(self.cache, describe_machine(self.machine, self.toolchain))
+        return record_file(self.cache, self.machine, self.toolchain)
 
 
 @dataclass(frozen=True)

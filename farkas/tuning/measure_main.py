@@ -45,6 +45,11 @@ class Setup:
     sizes: Mapping[str, int]
     seed: int
 
+    @property
+    def key(self) -> str:
+        """What tells it from others on the same machine."""
+        return repr((self.source.text, self.threads, sorted(self.sizes.items()), self.seed))
+
 
 @dataclass(frozen=True)
 class Turns:
@@ -136,11 +141,10 @@ def measure(setup: Setup, turns: Turns | KernelSource) -> Measured | str:
 
 
 def _bench(setup: Setup) -> _Bench:
-    key = setup.source.text + repr((setup.threads, sorted(setup.sizes.items()), setup.seed))
-    if key not in _BENCHES:
+    if setup.key not in _BENCHES:
         _BENCHES.clear()  # arrays may be large
-        _BENCHES[key] = _Bench(setup)
-    return _BENCHES[key]
+        _BENCHES[setup.key] = _Bench(setup)
+    return _BENCHES[setup.key]
 
 
 def _once(call: Call) -> float:
@@ -150,7 +154,7 @@ def _once(call: Call) -> float:
 
 
 def _in_turns(calls: Sequence[Call], rounds: int, turn: float) -> list[tuple[float, ...]]:
-    """Seconds per call of each, for each round: the least of a turn, others may disturb it."""
+    """Seconds per call of each, for each round; every other one is in reverse order."""
     times: list[list[float]] = [[] for _ in calls]
     gc.disable()
     try:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 
 from codegen.c.kernel_source import KernelSource
 from farkas.tuning import measure_main
@@ -51,23 +50,25 @@ class Comparison:
     rounds: tuple[tuple[tuple[float, float], ...], ...]
 
     @property
+    def _pairs(self) -> list[tuple[float, float]]:
+        return [pair for process in self.rounds for pair in process]
+
+    @property
     def ratio(self) -> float:
         """The median of a round's ratios."""
-        return statistics.median(b / a for process in self.rounds for a, b in process)
+        return statistics.median(b / a for a, b in self._pairs)
 
     @property
     def spread(self) -> float:
         """The part of the ratio that half of the rounds are within."""
-        ratios = [b / a for process in self.rounds for a, b in process]
-        return statistics.median(abs(r - self.ratio) for r in ratios) / self.ratio
+        ratio = self.ratio
+        return statistics.median(abs(b / a - ratio) for a, b in self._pairs) / ratio
 
     @property
     def chance(self) -> float:
         """The probability of so many faster rounds if both were equally fast (a sign test)."""
-        pairs = [pair for process in self.rounds for pair in process]
-        faster = sum(b < a for a, b in pairs)
-        ways = sum(math.comb(len(pairs), k) for k in range(faster, len(pairs) + 1))
-        return float(ways / 2 ** len(pairs))
+        count, faster = len(self._pairs), sum(b < a for a, b in self._pairs)
+        return float(sum(math.comb(count, k) for k in range(faster, count + 1)) / 2**count)
 
     @property
     def is_faster(self) -> bool:
@@ -77,7 +78,7 @@ class Comparison:
 
     def seconds(self, which: int) -> float:
         """The median seconds of the automatic schedule (0) or the other (1)."""
-        return statistics.median(pair[which] for process in self.rounds for pair in process)
+        return statistics.median(pair[which] for pair in self._pairs)
 
 
 #: What counts as faster: its ratio, and the probability of an error.
@@ -95,12 +96,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         self._child = Child(measure_main.__name__, measure_main.measure.__name__)
         self._once = LEAST
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -220,7 +216,5 @@ class Measurer(AbstractContextManager["Measurer"]):
 def _timing(automatic: Sequence[float], other: Sequence[float] | str) -> Timing:
     if isinstance(other, str):
         return Timing(math.inf, 0.0, other)
-    ratios = [b / a for a, b in zip(automatic, other, strict=True)]
-    middle = statistics.median(ratios)
-    spread = statistics.median(abs(r - middle) for r in ratios) / middle
-    return Timing(middle, spread)
+    found = Comparison((tuple(zip(automatic, other, strict=True)),))
+    return Timing(found.ratio, found.spread)

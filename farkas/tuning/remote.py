@@ -46,14 +46,13 @@ def measure_there(task: Task) -> Timing:
         if own != task.machine:
             return _lost(f"the worker is another machine: {own}")
         setup = replace(task.setup, toolchain=toolchain, cache=cache)
-        key = repr((setup.source.text, setup.threads, sorted(setup.sizes.items()), setup.seed))
-        if key not in _measurers:
+        if setup.key not in _measurers:
             while _measurers:
                 _measurers.popitem()[1].stop()
             measurer = Measurer(setup)
             measurer.begin()
-            _measurers[key] = measurer
-        return _measurers[key].measure([task.source])[0]
+            _measurers[setup.key] = measurer
+        return _measurers[setup.key].measure([task.source])[0]
     except FarkasError as error:
         return _lost(str(error))
 

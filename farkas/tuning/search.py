@@ -42,11 +42,10 @@ class Candidate:
 
 @dataclass
 class Counts:
-    """Points that were drawn, those of them that are illegal, and the reason of the last."""
+    """Points that were drawn, and those of them that are illegal."""
 
     drawn: int = 0
     illegal: int = 0
-    reason: str = ""
 
     @property
     def share(self) -> float:
@@ -57,7 +56,7 @@ class Counts:
 class Search:
     """The search for one program.
 
-    sizes : a value for every size; known : trials of programs that were tuned before
+    sizes : a value for every size; ranking : what orders points; starts : what is tried first
     """
 
     def __init__(
@@ -73,8 +72,7 @@ class Search:
         self._rng, self._ranking = Random(seed), ranking
         self._starts = [*starts]
         self.counts = Counts()
-        self.automatic = self._candidate(AUTOMATIC)
-        assert self.automatic is not None, "the automatic schedule is legal"
+        self.automatic = self._drawn(AUTOMATIC)
         self._seen = {self.automatic.script}
         self._best: list[tuple[float, int, Point]] = [(1.0, 0, AUTOMATIC)]
 
@@ -86,7 +84,7 @@ class Search:
             if candidate is not None and candidate.script not in self._seen:
                 self._seen.add(candidate.script)
                 drawn.append(candidate)
-        scores = self._ranking.scores([c.cost for c in drawn], self.automatic_cost)
+        scores = self._ranking.scores([c.cost for c in drawn], self.automatic.cost)
         order = sorted(range(len(drawn)), key=lambda n: (scores[n], n))
         free = min(len(drawn), math.ceil(ANY * count))
         best, rest = order[: count - free], order[count - free :]
@@ -94,11 +92,6 @@ class Search:
         # What was drawn and not chosen may be drawn again.
         self._seen -= {c.script for n, c in enumerate(drawn) if n not in chosen}
         return [drawn[n] for n in chosen]
-
-    @property
-    def automatic_cost(self) -> Estimate:
-        assert self.automatic is not None
-        return self.automatic.cost
 
     def tell(self, trials: Sequence[tuple[Candidate, Trial]]) -> None:
         """What was measured."""
@@ -122,12 +115,15 @@ class Search:
         return self._space.sample(rng)
 
     def _candidate(self, point: Point) -> Candidate | None:
-        self.counts.drawn += 1
+        """The candidate of a point, None if it is illegal."""
         try:
-            schedule = self._space.schedule(point)
-        except ScheduleError as error:
+            return self._drawn(point)
+        except ScheduleError:
             self.counts.illegal += 1
-            self.counts.reason = str(error)
             return None
+
+    def _drawn(self, point: Point) -> Candidate:
+        self.counts.drawn += 1
+        schedule = self._space.schedule(point)
         cost = estimate(schedule, self._sizes, self._machine)
         return Candidate(point, schedule, str(schedule), cost)

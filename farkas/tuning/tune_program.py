@@ -26,7 +26,7 @@ from poly.space.point_data import point_data, read_point
 from poly.space.space import Space
 from poly.strategy.common.point import Point
 from runtime.tuned.record import Trial, Winner, rounded
-from runtime.tuned.record_file import RecordFile, family_of
+from runtime.tuned.record_file import RecordFile
 
 #: Schedules that are measured at a time, those of one generation.
 GENERATION = 8
@@ -113,10 +113,9 @@ class _Tuning:
         return pairs
 
     def trial(self, c: Candidate, timing: Timing) -> Trial:
-        known = features(c.cost, self.search.automatic_cost)
-        family = family_of(self.job.start.program)
+        known = features(c.cost, self.search.automatic.cost)
         return Trial(
-            self.job.key, family, c.script, point_data(c.point), rounded(timing.ratio),
+            self.job.key, self.job.family, c.script, point_data(c.point), rounded(timing.ratio),
             rounded(timing.spread), tuple(map(rounded, known)),
             " ".join(timing.failure.split())[:500],
         )  # fmt: skip
@@ -145,7 +144,7 @@ class _Tuning:
         job, once = self.job, self.measurer.seconds
         seconds = (once, once) if compared is None else (compared.seconds(0), compared.seconds(1))
         return Winner(
-            job.key, family_of(job.start.program), job.program.name,
+            job.key, job.family, job.program.name,
             "" if candidate is None else candidate.script,
             None if candidate is None else point_data(candidate.point),
             *seconds, 0.0 if compared is None else compared.spread, time.monotonic() - self.began,
@@ -208,7 +207,6 @@ def tune_program(
     # What is known of this program is found again on the way, in the same order.
     others = [t for t in records if t.key != job.key]
     search = Search(space, job.sizes, job.machine, seed, Ranking(others), _starts(job, file))
-    assert search.automatic is not None
     source = CPU.emit(search.automatic.schedule, job.program)
     setup = Setup(source, job.toolchain, job.cache, job.threads, job.sizes, seed)
     with _measurer(setup, job, budget, executor) as measurer:
@@ -232,8 +230,7 @@ def _starts(job: Job, file: RecordFile) -> list[Point]:
     """Points that won for the same program at other sizes, or with other threads, to be tried
     first.
     """
-    family = family_of(job.start.program)
-    near = [w for w in file.winners() if w.family == family and w.key != job.key and w.point]
+    near = [w for w in file.winners() if w.family == job.family and w.key != job.key and w.point]
     found: list[Point] = []
     for w in near[-NEIGHBOURS:]:
         with contextlib.suppress(TuningError):  # it was edited

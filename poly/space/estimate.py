@@ -9,7 +9,7 @@ trained on measured ones adds, see `farkas.tuning.learned`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from math import ceil, log2, prod
 
 from poly.deps.scop import Role
@@ -65,10 +65,6 @@ class Estimate:
     def features(self) -> tuple[float, ...]:
         """Logarithms of all of it, for a learned model."""
         return tuple(log2(1 + x) for x in (*astuple(self), self.cycles))
-
-
-#: What `Estimate.features` are called.
-FEATURES = (*(f.name for f in fields(Estimate)), "cycles")
 
 
 def estimate(schedule: Schedule, sizes: Mapping[str, int], machine: Machine) -> Estimate:

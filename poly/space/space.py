@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -49,15 +49,7 @@ class Space(Generic[M]):
         ------
         ScheduleError : it makes no sense for this program, breaks a dependence, or is undecided.
         """
-        made: Schedule = self._schedule(point)
-        return made
-
-    @cached_property
-    def _schedule(self) -> Any:
-        def made(point: Point) -> Schedule:
-            return apply_tactics(self.start, self.machine, self.strategy, point=point).schedule
-
-        return lru_cache(maxsize=256)(made)
+        return _schedule(self, point)
 
     def sample(self, rng: Random) -> Point:
         """A point that differs from the automatic schedule anywhere."""
@@ -103,26 +95,12 @@ class Space(Generic[M]):
             point = point.with_pick(group.names, Pick(ours.tactic, kept))
         return point
 
-    @cached_property
-    def _groups(self) -> Any:
-        def found(apart: tuple[str, ...]) -> list[Group[M]]:
-            schedule = arranged(self.start, self._machine, self.strategy, apart)
-            return [Group(schedule, names, self._machine) for names in groups(schedule)]
-
-        return lru_cache(maxsize=64)(found)
+    def _groups(self, apart: tuple[str, ...]) -> tuple[Group[M], ...]:
+        return _groups(self, apart)
 
     @property
     def _machine(self) -> M:
         return self.machine.exact if self.start.exact else self.machine
-
-    @cached_property
-    def _tactics(self) -> Any:
-        """The tactics that match a group."""
-
-        def found(group: Group[M]) -> list[Tactic[M, Any]]:
-            return [t for t in self.strategy.tactics if not isinstance(t.match(group), NoMatch)]
-
-        return lru_cache(maxsize=256)(found)
 
     def _set_apart(self, point: Point, rng: Random) -> Point:
         """A statement that shares loops with others begins a group of its own, or no more."""
@@ -136,7 +114,7 @@ class Space(Generic[M]):
 
     def _picked(self, point: Point, group: Group[M], rng: Random) -> Point:
         """Another tactic for a group, or the first that matches, with other values."""
-        tactics = self._tactics(group)
+        tactics = _matching(self, group)
         if not tactics:
             return point
         other = rng.random() < OTHER_TACTIC
@@ -177,6 +155,25 @@ class Space(Generic[M]):
                 continue
             steps.append(step)
         return replace(point, steps=tuple(steps))
+
+
+@lru_cache(maxsize=256)
+def _schedule(space: Space[Any], point: Point) -> Schedule:
+    return apply_tactics(space.start, space.machine, space.strategy, point=point).schedule
+
+
+@lru_cache(maxsize=64)
+def _groups(space: Space[Any], apart: tuple[str, ...]) -> tuple[Group[Any], ...]:
+    """The groups of statements that get tactics."""
+    machine = space._machine
+    schedule = arranged(space.start, machine, space.strategy, apart)
+    return tuple(Group(schedule, names, machine) for names in groups(schedule))
+
+
+@lru_cache(maxsize=256)
+def _matching(space: Space[Any], group: Group[Any]) -> tuple[Tactic[Any, Any], ...]:
+    """The tactics that match a group."""
+    return tuple(t for t in space.strategy.tactics if not isinstance(t.match(group), NoMatch))
 
 
 def _one_value(

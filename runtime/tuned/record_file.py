@@ -44,8 +44,9 @@ def describe_machine(machine: Machine, toolchain: Toolchain) -> str:
     return f"{toolchain.cpu}; {machine}; {toolchain.kind} {version}"
 
 
-def record_file(cache: Cache, description: str) -> RecordFile:
+def record_file(cache: Cache, machine: Machine, toolchain: Toolchain) -> RecordFile:
     """The records of a machine, in the directory of a cache or where the environment says."""
+    description = describe_machine(machine, toolchain)
     chosen = os.environ.get(ENVIRONMENT)
     folder = Path(chosen).expanduser().absolute() if chosen else cache.directory / "tuned"
     name = re.sub(r"[^a-z0-9]+", "-", description.partition(";")[0].lower()).strip("-")[:60]
@@ -74,6 +75,11 @@ class RecordFile:
 
     path: Path
     description: str
+
+    @property
+    def head(self) -> str:
+        """The first line of the file."""
+        return json.dumps({"kind": "machine", "machine": self.description})
 
     def winners(self) -> tuple[Winner, ...]:
         """The winners, those written last at the end.  What is not a record is logged."""
@@ -116,8 +122,7 @@ class RecordFile:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 end = file.seek(0, os.SEEK_END)
                 if end == 0:
-                    head = json.dumps({"kind": "machine", "machine": self.description})
-                    data = head.encode() + b"\n" + data
+                    data = self.head.encode() + b"\n" + data
                 else:
                     file.seek(end - 1)
                     data = data if file.read(1) == b"\n" else b"\n" + data
@@ -200,7 +205,7 @@ def tuned_schedules(
     cache: Cache, machine: Machine, toolchain: Toolchain, threads: int | None
 ) -> TunedSchedules:
     """The schedules that were tuned on a machine.  threads : None: all"""
-    file = record_file(cache, describe_machine(machine, toolchain))
+    file = record_file(cache, machine, toolchain)
     return TunedSchedules(file, default_threads() if threads is None else threads)
 
 

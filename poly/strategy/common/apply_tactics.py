@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from poly.errors import ScheduleError
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.grouping import Core, CoreOf, Parallel, group_statements, groups
+from poly.strategy.common.grouping import Arranging, Core, Parallel, groups
 from poly.strategy.common.point import AUTOMATIC, Pick, Point
-from poly.strategy.common.tactic import Choice, Group, NoMatch, Tactic, UnsuitableError, Value
+from poly.strategy.common.tactic import (
+    Choice,
+    Group,
+    NoMatch,
+    Parameter,
+    Tactic,
+    UnsuitableError,
+    Value,
+)
 
 M = TypeVar("M", bound=Parallel)
 
 #: A pass over a whole schedule, before its groups get tactics.
-Arrange = Callable[[Schedule, M, CoreOf[M]], Schedule]
+Arrange = Callable[[Schedule, Arranging[M]], Schedule]
 
 
 @dataclass(frozen=True)
@@ -95,9 +102,7 @@ def arranged(
     """
     schedule = start
     for arrange in strategy.arrange:
-        if arrange is group_statements:
-            arrange = partial(group_statements, apart=apart)
-        schedule = arrange(schedule, machine, strategy.core)
+        schedule = arrange(schedule, Arranging(machine, strategy.core, apart))
     return schedule
 
 
@@ -110,8 +115,18 @@ def plan_with(
         if isinstance(plan, NoMatch):
             break
         if parameter.name in chosen:
-            plan = parameter.change(group, plan, chosen.pop(parameter.name))
+            value = chosen.pop(parameter.name)
+            if not _is_possible(parameter, group, plan, value):
+                return NoMatch(f"{parameter.name} cannot be {value!r}")
+            plan = parameter.change(group, plan, value)
     return NoMatch(f"no parameters {', '.join(chosen)}") if chosen else plan
+
+
+def _is_possible(parameter: Parameter[M, Any], group: Group[M], plan: Any, value: Value) -> bool:
+    """Whether a plan may be changed to a value: any positive number, else one of the domain."""
+    if isinstance(value, int) and value > 0 and isinstance(parameter.value(plan), int):
+        return True
+    return value in (parameter.value(plan), *parameter.values(group, plan))
 
 
 def _picked(group: Group[M], pick: Pick, strategy: Strategy[M]) -> Schedule:

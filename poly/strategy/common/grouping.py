@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import Role
@@ -62,14 +63,21 @@ def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tup
     return [f.statements for f in below.children] if isinstance(below, Sequence) else [names]
 
 
-def group_statements(
-    schedule: Schedule, machine: M, core_of: CoreOf[M], apart: Collection[str] = ()
-) -> Schedule:
-    """Fuse adjacent groups of statements, as deep as that stays legal and parallel.
+@dataclass(frozen=True)
+class Arranging(Generic[M]):
+    """What a pass over a whole schedule is given.
 
     core_of : finds groups that will be tiled; these share all free loops of the core or none
     apart : statements that are not fused with what is before them
     """
+
+    machine: M
+    core_of: CoreOf[M]
+    apart: Collection[str] = ()
+
+
+def group_statements(schedule: Schedule, given: Arranging[M]) -> Schedule:
+    """Fuse adjacent groups of statements, as deep as that stays legal and parallel."""
     position = 0
     while True:
         current = groups(schedule)
@@ -77,8 +85,8 @@ def group_statements(
             return schedule
         first, second = current[position : position + 2]
         fused = None
-        if second[0] not in apart:
-            fused = _fuse_groups(schedule, first, second, machine, core_of)
+        if second[0] not in given.apart:
+            fused = _fuse_groups(schedule, first, second, given.machine, given.core_of)
         if fused is None:
             position += 1
         else:

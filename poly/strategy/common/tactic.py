@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from poly.errors import ScheduleError
@@ -55,6 +55,27 @@ class Parameter(Generic[M, P]):
     value: Callable[[P], Value]
     values: Callable[[Group[M], P], Iterable[Value]]
     change: Callable[[Group[M], P, Any], P | NoMatch]
+
+
+def field_parameter(
+    name: str, field: str, values: Callable[[Group[Any], Any], Iterable[Value]]
+) -> Parameter[Any, Any]:
+    """The parameter that is a field of the plan: a number, a text, or a flag, which is 0 or 1."""
+
+    def value(plan: Any) -> Value:
+        now = getattr(plan, field)
+        found: Value = int(now) if isinstance(now, bool) else now
+        return found
+
+    def change(group: Group[Any], plan: Any, new: Value) -> Any:
+        return replace(plan, **{field: type(getattr(plan, field))(new)})
+
+    return Parameter(name, value, values, change)
+
+
+def yes_or_no(group: Group[Any], plan: Any) -> tuple[int, int]:
+    """The values of a flag."""
+    return (0, 1)
 
 
 class UnsuitableError(ScheduleError):

@@ -6,11 +6,11 @@ from poly.deps.legality import coincident_members
 from poly.ir.accesses import loops_of_read, moving_dimensions
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.grouping import CoreOf
+from poly.strategy.common.grouping import Arranging
 from poly.strategy.common.queries import attempt, inner_loops, loop_extents, shares_ranges
 
 
-def share_block_loops(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
+def share_block_loops(schedule: Schedule, given: Arranging[Machine]) -> Schedule:
     """Move a loop that all statements of a block share outside its steps and onto threads, which
     then need not synchronise at every step.
 
@@ -18,11 +18,11 @@ def share_block_loops(schedule: Schedule, machine: Machine, core_of: CoreOf[Mach
     farther apart in memory than steps are.
     """
     for names in blocks(schedule):
-        schedule = _with_shared_loop(schedule, names, machine)
+        schedule = _with_shared_loop(schedule, names, given.machine)
     return schedule
 
 
-def reschedule_serial(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
+def reschedule_serial(schedule: Schedule, given: Arranging[Machine]) -> Schedule:
     """Let isl find another order where a nest of loops has no parallel one."""
     # isl does not know about steps, and would mix the inside of a block with its outside.
     if schedule.program.has_blocks or _has_parallelism(schedule):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from poly.machine.cpu import Machine
-from poly.strategy.common.tactic import Group, NoMatch, Parameter
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, field_parameter, yes_or_no
 from poly.strategy.cpu.cache_blocks import Blocks, cut_loops, find_blocks
 from poly.strategy.cpu.choose_tile import loops_outside
 from poly.strategy.cpu.packing import reduction_order
@@ -169,12 +169,7 @@ CONTRACTION_PARAMETERS: tuple[Parameter[Machine, ContractionPlan], ...] = (
         _counts_of_rows,
         lambda group, p, n: _tile(group, p, p.core.vectors, n),
     ),
-    Parameter(
-        "packing",
-        lambda p: int(p.packs),
-        lambda group, p: (0, 1),
-        lambda group, p, packs: replace(p, packs=bool(packs)),
-    ),
+    field_parameter("packing", "packs", yes_or_no),
     Parameter(
         "packed columns",
         lambda p: p.blocks.packed,
@@ -188,22 +183,7 @@ CONTRACTION_PARAMETERS: tuple[Parameter[Machine, ContractionPlan], ...] = (
         _blocks_of_rows,
         _in_rows,
     ),
-    Parameter(
-        "rows outside",
-        lambda p: int(p.rows_outside),
-        lambda group, p: (0, 1),
-        lambda group, p, outside: replace(p, rows_outside=bool(outside)),
-    ),
-    Parameter(
-        "threads along",
-        lambda p: p.threads,
-        _threads_loops,
-        lambda group, p, loop: replace(p, threads=loop),
-    ),
-    Parameter(
-        "unrolled terms",
-        lambda p: p.unrolled,
-        lambda group, p: UNROLLED,
-        lambda group, p, n: replace(p, unrolled=n),
-    ),
+    field_parameter("rows outside", "rows_outside", yes_or_no),
+    field_parameter("threads along", "threads", _threads_loops),
+    field_parameter("unrolled terms", "unrolled", lambda group, p: UNROLLED),
 )

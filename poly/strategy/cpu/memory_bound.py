@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
 
 import islpy as isl
@@ -26,7 +27,7 @@ from poly.strategy.common.queries import (
     nest,
     plan_around,
 )
-from poly.strategy.common.tactic import Group, Parameter, Tactic
+from poly.strategy.common.tactic import Group, Tactic, field_parameter
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Mark, Scope
 from poly.tree.nodes import loops_of
@@ -51,30 +52,19 @@ class OnePass:
     block: int = BLOCK
 
 
+def _if_several(group: Group[Machine], plan: OnePass) -> Iterable[int]:
+    return (0, 1) if len(group.names) > 1 else (1,)
+
+
 class MemoryBound(Tactic[Machine, OnePass]):
     """One pass over memory: fused inner loops, lanes where they are contiguous, threads outside."""
 
     name = "memory bound"
     plain = True
     parameters = (
-        Parameter(
-            "one pass",
-            lambda p: int(p.fuses),
-            lambda group, p: (0, 1) if len(group.names) > 1 else (1,),
-            lambda group, p, fuses: replace(p, fuses=bool(fuses)),
-        ),
-        Parameter(
-            "temporaries in buffers",
-            lambda p: int(p.keeps),
-            lambda group, p: (0, 1) if len(group.names) > 1 else (1,),
-            lambda group, p, keeps: replace(p, keeps=bool(keeps)),
-        ),
-        Parameter(
-            "block",
-            lambda p: p.block,
-            lambda group, p: (256, 1024, 4096, 16384),
-            lambda group, p, n: replace(p, block=n),
-        ),
+        field_parameter("one pass", "fuses", _if_several),
+        field_parameter("temporaries in buffers", "keeps", _if_several),
+        field_parameter("block", "block", lambda group, p: (256, 1024, 4096, 16384)),
     )
 
     def match(self, group: Group[Machine]) -> OnePass:

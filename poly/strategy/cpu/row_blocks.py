@@ -11,7 +11,7 @@ what is done along a row, such as its maximum, is done lane by lane, without a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import Role
@@ -20,9 +20,9 @@ from poly.ir.expr import Index
 from poly.ir.row_chains import MOST_LENGTH, RowChain, row_chain
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.grouping import CoreOf
+from poly.strategy.common.grouping import Arranging
 from poly.strategy.common.queries import attempt, nest
-from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Tactic, field_parameter
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Scope
 
@@ -49,7 +49,7 @@ class RowPlan:
     height: int = 0
 
 
-def share_rows(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
+def share_rows(schedule: Schedule, given: Arranging[Machine]) -> Schedule:
     """Fuse two contractions, and what is between, along the rows that the second one sums up.
 
     In groups of their own, they would store all of these rows.
@@ -68,7 +68,7 @@ def share_rows(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -
     if found is schedule or not all(flags[x] for x in plan.run):
         return schedule
     # If the tactic is refused, the statements are better off apart.
-    group = Group(found.draft(), plan.names, machine)
+    group = Group(found.draft(), plan.names, given.machine)
     tiled = attempt(found, lambda _: RowBlocks().apply(group, plan).checked())
     return schedule if tiled is found else found
 
@@ -90,18 +90,8 @@ class RowBlocks(Tactic[Machine, RowPlan]):
 
     name = "row blocks"
     parameters = (
-        Parameter(
-            "vectors of rows",
-            lambda p: p.vectors,
-            lambda group, p: (0, 1, 2, 4),
-            lambda group, p, n: replace(p, vectors=n),
-        ),
-        Parameter(
-            "height",
-            lambda p: p.height,
-            lambda group, p: (0, 2, 4, 6, 8, 12),
-            lambda group, p, n: replace(p, height=n),
-        ),
+        field_parameter("vectors of rows", "vectors", lambda group, p: (0, 1, 2, 4)),
+        field_parameter("height", "height", lambda group, p: (0, 2, 4, 6, 8, 12)),
     )
 
     def match(self, group: Group[Machine]) -> RowPlan | NoMatch:

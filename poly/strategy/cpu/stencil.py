@@ -16,7 +16,7 @@ from poly.strategy.common.queries import (
     shared_loop,
     static_extents,
 )
-from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic, field_parameter
 from poly.strategy.cpu.choose_tile import core_of
 from poly.strategy.cpu.stencil_tile import MOST_ROWS, UNROLLED, Stencil
 from poly.tree.kinds import Scope
@@ -50,8 +50,8 @@ class StencilRows(Tactic[Machine, Stencil]):
 
     name = "stencil"
     parameters = (
-        Parameter("lanes", lambda p: p.lanes, _lanes, lambda group, p, n: replace(p, lanes=n)),
-        Parameter("rows", lambda p: p.rows, _rows, lambda group, p, n: replace(p, rows=n)),
+        field_parameter("lanes", "lanes", _lanes),
+        field_parameter("rows", "rows", _rows),
         Parameter(
             "unrolled taps", lambda p: len(p.taps), _unrolled, lambda group, p, n: _with_taps(p, n)
         ),

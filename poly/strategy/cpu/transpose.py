@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import dimension_at, static_extents
-from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Tactic, field_parameter
 from poly.strategy.cpu.threads import share_loops
 
 #: Rows shorter than this are not worth it.
@@ -43,6 +44,10 @@ def plain_assignment(group: Group[Machine]) -> ScopStatement | NoMatch:
     return s
 
 
+def _sizes(group: Group[Machine], plan: TransposePlan) -> Iterable[int]:
+    return [n for n in SIZES if all(x is None or n <= x for x in plan.extents)]
+
+
 class Transpose(Tactic[Machine, TransposePlan]):
     """Square tiles where the sources are contiguous along another loop than the target.
 
@@ -52,14 +57,7 @@ class Transpose(Tactic[Machine, TransposePlan]):
 
     name = "transpose"
     plain = True
-    parameters = (
-        Parameter(
-            "size",
-            lambda p: p.size,
-            lambda group, p: [n for n in SIZES if all(x is None or n <= x for x in p.extents)],
-            lambda group, p, n: replace(p, size=n),
-        ),
-    )
+    parameters = (field_parameter("size", "size", _sizes),)
 
     def match(self, group: Group[Machine]) -> TransposePlan | NoMatch:
         schedule = group.schedule

@@ -5,6 +5,7 @@ Sums of long columns take a few rows at a time, along many columns: memory is re
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from poly.deps.legality import coincident_members
@@ -19,7 +20,14 @@ from poly.strategy.common.queries import (
     nest,
     static_extents,
 )
-from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
+from poly.strategy.common.tactic import (
+    Group,
+    NoMatch,
+    Parameter,
+    Tactic,
+    field_parameter,
+    yes_or_no,
+)
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Scope
@@ -56,6 +64,10 @@ class WindowPlan:
     keeps: bool = True
 
 
+def _blocks(group: Group[Machine], plan: WindowPlan) -> Iterable[int]:
+    return (64, 256, 1024, 4096) if len(plan.shared) == 1 else (plan.block,)
+
+
 class Window(Tactic[Machine, WindowPlan]):
     """Vector lanes along the innermost shared loop, where each access is contiguous along it.
 
@@ -70,18 +82,8 @@ class Window(Tactic[Machine, WindowPlan]):
             lambda group, p: (4, 8, 16, 32) if p.rows else (1,),
             lambda group, p, n: replace(p, taken=n),
         ),
-        Parameter(
-            "block",
-            lambda p: p.block,
-            lambda group, p: (64, 256, 1024, 4096) if len(p.shared) == 1 else (p.block,),
-            lambda group, p, n: replace(p, block=n),
-        ),
-        Parameter(
-            "results in registers",
-            lambda p: int(p.keeps),
-            lambda group, p: (0, 1),
-            lambda group, p, keeps: replace(p, keeps=bool(keeps)),
-        ),
+        field_parameter("block", "block", _blocks),
+        field_parameter("results in registers", "keeps", yes_or_no),
     )
     plain = True
 

@@ -14,7 +14,7 @@ from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form
 from poly.machine.gpu import DIMENSIONS, GpuMachine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.grouping import CoreOf, groups
+from poly.strategy.common.grouping import Arranging, groups
 from poly.strategy.common.queries import (
     accesses,
     attempt,
@@ -165,7 +165,7 @@ def order_along(schedule: Schedule, read: Read, loop: str) -> tuple[int, ...]:
     return (*(d for d in range(rank) if d != dimension), dimension)
 
 
-def start_at_zero(schedule: Schedule, machine: GpuMachine, core_of: CoreOf[GpuMachine]) -> Schedule:
+def start_at_zero(schedule: Schedule, given: Arranging[GpuMachine]) -> Schedule:
     """Shift the loops that groups share to begin at 0, as blocks do."""
     for names in groups(schedule):
         schedule = _group_at_zero(schedule, names)

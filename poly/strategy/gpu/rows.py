@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 
 from poly.deps.scop import Role
 from poly.machine.gpu import DIMENSIONS, GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, loop_extents, nest
-from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic
+from poly.strategy.common.tactic import Group, NoMatch, Tactic, field_parameter
 from poly.strategy.gpu.map_loops import THREADS, map_loops
 from poly.strategy.gpu.queries import check_rows, contiguity, parallel_nest, unrolled
 from poly.strategy.gpu.vector_points import adjacent_elements
@@ -39,20 +39,17 @@ class RowsPlan:
     moving: tuple[tuple[str, tuple[str, ...]], ...]
 
 
+def _counts(group: Group[GpuMachine], plan: RowsPlan) -> Sequence[int]:
+    return [n for n in (1, 2, 4, 8) if plan.count % n == 0]
+
+
 class Rows(Tactic[GpuMachine, RowsPlan]):
     """A block for each point of the shared loops (or warps for some), whose threads share the
     contiguous inner loops and reduce together.
     """
 
     name = "rows"
-    parameters = (
-        Parameter(
-            "elements",
-            lambda p: p.count,
-            lambda group, p: [n for n in (1, 2, 4, 8) if p.count % n == 0],
-            lambda group, p, n: replace(p, count=n),
-        ),
-    )
+    parameters = (field_parameter("elements", "count", _counts),)
 
     def match(self, group: Group[GpuMachine]) -> RowsPlan | NoMatch:
         schedule, names = group.schedule, group.names

@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 
 import farkas as fk
+from codegen.pipeline import CPU
 from farkas.tuning import tune_program as module
 from farkas.tuning.exchange import export_records, import_records, records_here
 from farkas.tuning.job import Progress
 from farkas.views.explain import fallback_lines
+from poly.machine.cpu import host_machine
+from poly.space.space import Space
+from poly.strategy.common.point import Pick, Point
 from runtime.tuned.record import Trial
 
 TEXT, SIZES = "ij,jk->ik", {"I": 13, "J": 501, "K": 37}
@@ -126,6 +130,17 @@ def test_a_script_that_was_edited_is_refused(won: str, script: list[str], reason
 def test_a_record_of_another_program_is_not_used(won: str) -> None:
     given(changed(won, program="0" * 16))
     assert str(compiled().schedule) == str(compiled(schedule="auto").schedule)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lanes along", "zz"), ("vectors", 0), ("rows", -1), ("rows", "many")]
+)
+def test_values_that_no_plan_has_make_no_schedule(name: str, value: Any) -> None:
+    program = fk.parse(TEXT, dtypes="float32", sizes=SIZES)
+    space = Space(fk.Schedule.of(program), host_machine(), CPU.strategy)
+    pick = Pick("contraction", ((name, value),))
+    with pytest.raises(fk.ScheduleError, match=f"{name} cannot be {value!r}"):
+        space.schedule(Point(picks=((("S0_init", "S0"), pick),)))
 
 
 def test_a_point_that_was_edited_is_left_out(won: str) -> None:
