@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -131,10 +131,18 @@ class Measurer(AbstractContextManager["Measurer"]):
         if failure:
             raise ChildError(failure)
 
-    def measure(self, sources: Sequence[KernelSource]) -> list[Timing]:
-        """Measure kernels, each only as long as it is among the better half."""
+    def measure(self, emitted: Iterable[KernelSource]) -> list[Timing]:
+        """Measure kernels, each only as long as it is among the better half.
+
+        emitted : may be generated one by one, while those before are compiled
+        """
+        sources: list[KernelSource] = []
         with ThreadPoolExecutor(processes()) as pool:
-            failures = list(pool.map(self._built, sources))
+            built: list[Future[str]] = []
+            for source in emitted:
+                sources.append(source)
+                built.append(pool.submit(self._built, source))
+        failures = [b.result() for b in built]
         found: dict[int, Timing] = {}
         for n, source in enumerate(sources):
             wrong = failures[n] or self._wrong(source)

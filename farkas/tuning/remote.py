@@ -8,7 +8,7 @@ itself.  Whatever happens to it costs the point that it was at: winners are comp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 
@@ -64,9 +64,9 @@ class RemoteMeasurer(Measurer):
         super().__init__(setup)
         self._executor, self._machine = executor, machine
 
-    def measure(self, sources: Sequence[KernelSource]) -> list[Timing]:
+    def measure(self, emitted: Iterable[KernelSource]) -> list[Timing]:
         futures: list[Future[Timing] | None] = []
-        for source in sources:
+        for source in emitted:
             task = Task(self._setup, source, self._machine)
             try:
                 futures.append(self._executor.submit(measure_there, task))

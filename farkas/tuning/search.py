@@ -28,6 +28,9 @@ DRAWN = 16
 ANY = 0.25
 #: Points whose neighbours are tried, and how often a point is a neighbour, a cross, or new.
 PARENTS, NEIGHBOUR, CROSS = 8, 0.5, 0.2
+#: Where parameters give so few of the points that are wanted, steps are added to the best or take
+#: the place of tactics.
+FEW = 0.5
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,9 @@ class Search:
 
     def ask(self, count: int) -> list[Candidate]:
         """Up to so many schedules that were not asked for before; none if no more were found."""
-        drawn: list[Candidate] = []
-        for _ in range(DRAWN * count):
-            candidate = self._candidate(self._next_point())
-            if candidate is not None and candidate.script not in self._seen:
-                self._seen.add(candidate.script)
-                drawn.append(candidate)
+        drawn = self._new(self._next_point() for _ in range(DRAWN * count))
+        if len(drawn) < FEW * count:
+            drawn += self._new(self._longer_point() for _ in range(DRAWN * count))
         scores = self._ranking.scores([c.cost for c in drawn], self.automatic.cost)
         order = sorted(range(len(drawn)), key=lambda n: (scores[n], n))
         free = min(len(drawn), math.ceil(ANY * count))
@@ -100,6 +100,21 @@ class Search:
                 self._best.append((trial.ratio, len(self._best), candidate.point))
         self._best.sort(key=lambda x: x[:2])
         self._ranking.learn([t for _, t in trials])
+
+    def _new(self, points: Iterable[Point]) -> list[Candidate]:
+        """Those that are legal and were not asked for before."""
+        found: list[Candidate] = []
+        for point in points:
+            candidate = self._candidate(point)
+            if candidate is not None and candidate.script not in self._seen:
+                self._seen.add(candidate.script)
+                found.append(candidate)
+        return found
+
+    def _longer_point(self) -> Point:
+        if self._rng.random() < 0.5:
+            return self._space.compose(self._rng)
+        return self._space.with_steps(self._rng.choice(self._best[:PARENTS])[2], self._rng)
 
     def _next_point(self) -> Point:
         rng = self._rng

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -91,17 +91,23 @@ class _Tuning:
 
     def measured(self, asked: Sequence[Candidate]) -> list[tuple[Candidate, Trial]]:
         """The trials of schedules: known ones are not measured again, the others are kept."""
-        sources: dict[str, KernelSource] = {}
+        emitted: list[str] = []
         timings: dict[str, Timing] = {}
-        for c in asked:
-            if c.script in self.known:
-                continue
-            try:
-                sources[c.script] = CPU.emit(c.schedule, self.job.program)
-            except ScheduleError as error:
-                timings[c.script] = Timing(math.inf, 0.0, f"no code: {error}")
-        measured = self.measurer.measure([*sources.values()])
-        timings |= dict(zip(sources, measured, strict=True))
+
+        def sources() -> Iterator[KernelSource]:
+            for c in asked:
+                if c.script in self.known:
+                    continue
+                try:
+                    source = CPU.emit(c.schedule, self.job.program)
+                except ScheduleError as error:
+                    timings[c.script] = Timing(math.inf, 0.0, f"no code: {error}")
+                else:
+                    emitted.append(c.script)
+                    yield source
+
+        measured = self.measurer.measure(sources())
+        timings |= dict(zip(emitted, measured, strict=True))
         tried = [c for c in asked if c.script in timings]
         new = {c.script: self.trial(c, timings[c.script]) for c in tried}
         self.file.add(t for s, t in new.items() if not timings[s].lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -31,6 +31,18 @@ def random_step(schedule: Schedule, rng: Random) -> Step | None:
     (draw,) = rng.choices(draws, weights)
     made: Step | None = draw(schedule, name, tuple(free), rng)
     return made
+
+
+def last_steps(schedule: Schedule, name: str) -> Iterator[Step]:
+    """What a person does last: the innermost loop in vectors, the outermost shared by threads."""
+    loops = loops_of(schedule.tree, name)
+    free = [m.name for m in loops if m.mark == Mark.SEQ]
+    if free and loops[-1].name == free[-1]:
+        extent = loop_extents(schedule, name)[free[-1]]
+        whole = extent is not None and extent <= WIDTHS[-1]
+        yield Step("vectorize", (name,), (free[-1],), () if whole else (WIDTHS[-1],))
+    if free and loops[0].name == free[0]:
+        yield Step("parallelize", (name,), (free[0],))
 
 
 def varied(steps: tuple[Step, ...], rng: Random) -> tuple[Step, ...]:

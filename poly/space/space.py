@@ -15,18 +15,20 @@ from typing import Any, Generic, TypeVar
 
 from poly.errors import ScheduleError
 from poly.schedule.schedule import Schedule
-from poly.space.random_steps import random_step, varied
+from poly.space.random_steps import last_steps, random_step, varied
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics, arranged, plan_with
 from poly.strategy.common.grouping import Parallel, groups
 from poly.strategy.common.point import AUTOMATIC, Pick, Point
 from poly.strategy.common.tactic import Group, NoMatch, Tactic, Value
+from poly.tree.steps import Step
 
 M = TypeVar("M", bound=Parallel)
 
 #: The most values of a group that a new point changes, and the most steps that it adds.
 MOST_VALUES, MOST_STEPS = 3, 4
-#: How often a group gets another tactic, statements are set apart, and steps are added.
-OTHER_TACTIC, APART, STEPS = 0.2, 0.1, 0.15
+#: How often a group gets another tactic, statements are set apart, steps are added, and steps take
+#: the place of tactics.
+OTHER_TACTIC, APART, STEPS, COMPOSED = 0.2, 0.1, 0.15, 0.1
 #: The most steps of a point.
 LONGEST = 8
 
@@ -53,6 +55,8 @@ class Space(Generic[M]):
 
     def sample(self, rng: Random) -> Point:
         """A point that differs from the automatic schedule anywhere."""
+        if rng.random() < COMPOSED:
+            return self.compose(rng)
         point = AUTOMATIC
         if rng.random() < APART:
             point = self._set_apart(point, rng)
@@ -60,8 +64,16 @@ class Space(Generic[M]):
             if len(self._groups(point.apart)) == 1 or rng.random() < 0.5:
                 point = self._picked(point, group, rng)
         if rng.random() < STEPS:
-            point = self._with_steps(point, rng)
+            point = self.with_steps(point, rng)
         return point
+
+    def compose(self, rng: Random) -> Point:
+        """Single steps in place of tactics, for what no tactic knows or knows too few of."""
+        point, groups_ = AUTOMATIC, self._groups(())
+        for group in groups_:
+            if len(groups_) == 1 or rng.random() < 0.5:
+                point = point.with_pick(group.names, Pick(""))
+        return self.with_steps(point, rng, finished=True)
 
     def mutate(self, point: Point, rng: Random) -> Point:
         """A neighbour of a point: one value, one tactic, one group or one step is another."""
@@ -69,7 +81,7 @@ class Space(Generic[M]):
         if draw < APART:
             return self._set_apart(point, rng)
         if draw < APART + STEPS:
-            return self._with_steps(point, rng)
+            return self.with_steps(point, rng)
         if point.steps and draw < APART + 2 * STEPS:
             return replace(point, steps=varied(point.steps, rng))
         group = rng.choice(self._groups(point.apart))
@@ -94,6 +106,28 @@ class Space(Generic[M]):
             kept = tuple((n, v) for n, v in values if v is not None)
             point = point.with_pick(group.names, Pick(ours.tactic, kept))
         return point
+
+    def with_steps(self, point: Point, rng: Random, finished: bool = False) -> Point:
+        """More steps after those of the tactics, each of which is legal.
+
+        finished : loops that are left are shared by threads and put in vectors at the end
+        """
+        try:
+            schedule = self.schedule(point)
+        except ScheduleError:
+            return point
+        steps = list(point.steps)
+        for _ in range(rng.randint(1, MOST_STEPS)):
+            if len(steps) >= LONGEST:
+                break
+            schedule, taken = _taken(schedule, random_step(schedule, rng))
+            steps += taken
+        if finished:
+            for name in schedule.statements:
+                for step in last_steps(schedule, name):
+                    schedule, taken = _taken(schedule, step)
+                    steps += taken
+        return replace(point, steps=tuple(steps))
 
     def _groups(self, apart: tuple[str, ...]) -> tuple[Group[M], ...]:
         return _groups(self, apart)
@@ -136,25 +170,15 @@ class Space(Generic[M]):
                 values[changed[0]] = changed[1]
         return point.with_pick(group.names, Pick(pick.tactic, tuple(sorted(values.items()))))
 
-    def _with_steps(self, point: Point, rng: Random) -> Point:
-        """More steps after those of the tactics, each of which is legal."""
-        try:
-            schedule = self.schedule(point)
-        except ScheduleError:
-            return point
-        steps = list(point.steps)
-        for _ in range(rng.randint(1, MOST_STEPS)):
-            if len(steps) >= LONGEST:
-                break
-            step = random_step(schedule, rng)
-            if step is None:
-                break
-            try:
-                schedule = schedule.apply(step)
-            except ScheduleError:
-                continue
-            steps.append(step)
-        return replace(point, steps=tuple(steps))
+
+def _taken(schedule: Schedule, step: Step | None) -> tuple[Schedule, list[Step]]:
+    """The schedule after a step, and that step; neither if it is illegal."""
+    if step is None:
+        return schedule, []
+    try:
+        return schedule.apply(step), [step]
+    except ScheduleError:
+        return schedule, []
 
 
 @lru_cache(maxsize=256)
