@@ -5,7 +5,7 @@ Everything that runs is listed here, in order; docs/pipeline.md is generated fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -48,6 +48,9 @@ from poly.rewrites.split_reduction import share_reductions, split_reductions
 from poly.rewrites.split_rows import split_rows
 from poly.rewrites.widen_sums import widen_sums
 from poly.schedule.schedule import Schedule
+from poly.space.cost import Cost
+from poly.space.estimate import estimate
+from poly.space.estimate_gpu import estimate_gpu
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics
 from poly.strategy.common.grouping import Parallel
 from poly.strategy.common.tactic import Choice
@@ -94,6 +97,7 @@ class Pipeline(Generic[M, S]):
     call_rewrites : of the program of a call, once the network is rewritten
     rewrites : of a single program
     strategy : from a program to a schedule
+    estimate : of what a schedule costs, with a value for every size, for tuning
     loop_passes : over the loops that isl generates
     lower : from a schedule and these passes to the loops of each function or kernel
     printer : from a schedule, the program that callers see, and these passes to text
@@ -107,6 +111,7 @@ class Pipeline(Generic[M, S]):
     call_rewrites: Rewrites
     rewrites: Rewrites
     strategy: Strategy[M]
+    estimate: Callable[[Schedule, Mapping[str, int], M], Cost]
     loop_passes: tuple[Pass[LoopNode], ...]
     lower: Callable[[Schedule, Sequence[Pass[LoopNode]]], tuple[LoopNode, ...]]
     printer: Callable[[Schedule, Program, Sequence[Pass[LoopNode]]], S]
@@ -276,6 +281,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         Pass(widen_operands, needs=("machine",), exact=True),
     ),
     strategy=CPU_STRATEGY,
+    estimate=estimate,
     loop_passes=C_LOOP_PASSES,
     lower=_c_loops,
     printer=print_c,
@@ -295,6 +301,7 @@ CUDA: Pipeline[GpuMachine, GpuSource] = Pipeline(
         Pass(split_reductions, needs=("processors",)),
     ),
     strategy=GPU_STRATEGY,
+    estimate=estimate_gpu,
     loop_passes=GPU_LOOP_PASSES,
     lower=kernel_loops,
     printer=partial(print_kernels, dialect="cuda"),

@@ -14,6 +14,7 @@ from codegen.c.function import (
     statement_comments,
     used_sizes,
 )
+from codegen.gpu.check_barriers import check_barriers
 from codegen.gpu.host_loops import build_host
 from codegen.gpu.loop_passes import GPU_LOOP_PASSES
 from codegen.gpu.match_fragments import to_instructions
@@ -212,6 +213,7 @@ def _loops(
     free = SHARED_BYTES - memory_of_warps(body, program, launch.threads)
     context = KernelContext(program, launch.block, free)
     body = run_passes(body, passes, context, lambda n: verify_loops(n, program))
+    check_barriers(body)
     return loops, check_index_width(body, program, launch.host_names)
 
 

@@ -67,12 +67,16 @@ Examples:
 @click.option("--again", is_flag=True, help="Go on with what was tuned before.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
 @click.option("--plot", metavar="FILE.svg", help="Draw the best time over trials and seconds.")
+@click.option(
+    "--target", default="cpu", show_default=True, metavar="NAME",
+    help="Where it is to run: cpu, cuda, opencl, …; an emulator only checks schedules.",
+)  # fmt: skip
 @click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
 @click.option("--export", "exported", metavar="FILE", help="Write this machine's records.")
 @click.option("--import", "imported", metavar="FILE", help="Add records of this machine.")
 def tune_command(
     file: str | None, expression: str | None, exported: str | None, imported: str | None,
-    cc: str | None, **options: Any,
+    cc: str | None, target: str, **options: Any,
 ) -> int:  # fmt: skip
     """Search for schedules that are faster than the automatic ones, by measuring them.
 
@@ -83,35 +87,39 @@ def tune_command(
     if exported is not None or imported is not None:
         if file is not None or expression is not None:
             raise click.UsageError("--export and --import take no program")
-        return _exchange(cc, exported, imported)
+        return _exchange(cc, target, exported, imported)
     from farkas.console.display import stderr_console
 
     with Table(stderr_console()) as table:
         if file is not None and file.endswith(".onnx"):
-            made = _tune_network(file, cc, table, options)
+            made = _tune_network(file, cc, target, table, options)
         else:
-            made = _tune_text(text_of(file, expression), cc, table, options)
+            made = _tune_text(text_of(file, expression), cc, target, table, options)
     click.echo(str(made))
     if options["plot"] is not None:
         click.echo(f"written   {made.plot(options['plot'])}")
     return 0
 
 
-def _tune_text(text: str, cc: str | None, table: Table, options: dict[str, Any]) -> Any:
+def _tune_text(
+    text: str, cc: str | None, target: str, table: Table, options: dict[str, Any]
+) -> Any:
     from farkas.kernels.tune_kernel import tune
 
     made = tune(
         text, dtypes=given_types(options["dtypes"]), sizes=given_sizes(options["sizes"]),
         at=given_sizes(options["at"]), budget=options["budget"], trials=options["trials"],
         threads=options["threads"], exact=options["exact"], again=options["again"],
-        seed=options["seed"], cc=cc, progress=table.show,
+        seed=options["seed"], target=target, cc=cc, progress=table.show,
     )  # fmt: skip
     if made.winner.script:
         click.echo(f"{made.script}\n")
     return made
 
 
-def _tune_network(path: str, cc: str | None, table: Table, options: dict[str, Any]) -> Any:
+def _tune_network(
+    path: str, cc: str | None, target: str, table: Table, options: dict[str, Any]
+) -> Any:
     from farkas.cli.run import parse_shape
     from farkas.networks.tune_network import tune_onnx
 
@@ -121,21 +129,21 @@ def _tune_network(path: str, cc: str | None, table: Table, options: dict[str, An
     return tune_onnx(
         Path(path), budget=options["budget"], threads=options["threads"],
         shapes=dict(map(parse_shape, options["shapes"])) or None, again=options["again"],
-        seed=options["seed"], cc=cc, progress=table.show,
+        seed=options["seed"], target=target, cc=cc, progress=table.show,
     )  # fmt: skip
 
 
-def _exchange(cc: str | None, exported: str | None, imported: str | None) -> int:
+def _exchange(cc: str | None, target: str, exported: str | None, imported: str | None) -> int:
     """Write records to a file, or add those of one."""
     from farkas.tuning.exchange import export_records, import_records
 
     if imported is not None:
-        added, problems = import_records(imported, cc)
+        added, problems = import_records(imported, cc, target=target)
         for problem in problems:
             click.echo(f"left out: {problem}", err=True)
         click.echo(f"added {added} records")
     if exported is not None:
-        click.echo(f"written   {export_records(exported, cc)} records to {exported}")
+        click.echo(f"written   {export_records(exported, cc, target=target)} records to {exported}")
     return 0
 
 

@@ -13,10 +13,12 @@ from farkas.console.display import seconds
 from farkas.kernels.kernel import Kernel
 from farkas.kernels.recipe import Recipe
 from farkas.kernels.source_text import DTypes, fix_sizes, match_dtypes, read_text
+from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from farkas.tuning.job import Tell, check_budget, check_trials, job_of
 from farkas.tuning.tune_program import Tuned, tune_once
 from poly.errors import ArgumentError
+from poly.ir.program import Program
 from poly.ir.size_values import by_name
 from poly.schedule.schedule import Schedule
 from runtime.common.arguments import check_threads
@@ -81,6 +83,12 @@ class TunedKernel:
 def describe(found: Tuned) -> str:
     """What tuning found, in a few words."""
     w = found.winner
+    if not found.timed:
+        wrong = sum(bool(m.trial.failure) for m in found.history)
+        return (
+            f"{w.name}: {len(found.history)} schedules were checked, {wrong} of them failed; "
+            "nothing can be timed on an emulator"
+        )
     if not w.script:
         return f"{w.name}: nothing is faster than the automatic schedule, {seconds(w.automatic)}"
     return (
@@ -101,6 +109,7 @@ def tune(
     exact: bool = False,
     again: bool = False,
     seed: int = 0,
+    target: str | Target = "cpu",
     cc: CompilerLike = None,
     cache: CacheLike = None,
     name: str | None = None,
@@ -118,7 +127,8 @@ def tune(
 
     Parameters
     ----------
-    text, dtypes, sizes, threads, exact, cc, cache, name : see `compile`
+    text, dtypes, sizes, threads, exact, target, cc, cache, name : see `compile`; on an emulator of
+        a GPU, schedules are checked, but not timed
     at : values of sizes that are not fixed, with which the kernel is measured; it still serves all
     budget : seconds
     trials : schedules that are measured at most
@@ -134,18 +144,23 @@ def tune(
     """
     budget, trials = check_budget(budget), check_trials(trials)
     threads = None if threads is None else check_threads(threads)
-    source, target = read_text(text), target_of(cc, cache, threads, "cpu")
-    recipe = Recipe(source, dict(by_name("sizes", sizes)), bool(exact), None, target, name)
+    source, where = read_text(text), target_of(cc, cache, threads, target)
+    recipe = Recipe(source, dict(by_name("sizes", sizes)), bool(exact), None, where, name)
     types = match_dtypes(source, dtypes)
     program = fix_sizes(source.program(types, name), recipe.sizes)
-    measured = dict(by_name("at", at))
-    missing = [n for n in program.sizes if n not in measured and n not in program.products]
+    job = job_of(program, recipe.exact, _measured_sizes(program, at), where)
+    tell = progress or (lambda _: None)
+    found = tune_once(job, budget, seed, trials, tell, again, executor)
+    return TunedKernel(Kernel(recipe, types), found)
+
+
+def _measured_sizes(program: Program, at: Mapping[str, int] | None) -> dict[str, int]:
+    """The values of sizes that are not fixed.  Raises `ArgumentError` if one is missing."""
+    found = dict(by_name("at", at))
+    missing = [n for n in program.sizes if n not in found and n not in program.products]
     if missing:
         raise ArgumentError(
             f"no values for {', '.join(missing)}: pass sizes={{…}} to fix them in the kernel, or "
             "at={…} to measure a kernel that serves all sizes"
         )
-    job = job_of(program, recipe.exact, measured, target)
-    tell = progress or (lambda _: None)
-    found = tune_once(job, budget, seed, trials, tell, again, executor)
-    return TunedKernel(Kernel(recipe, types), found)
+    return found

@@ -33,7 +33,6 @@ from runtime.common.fingerprint import code_digest, data_digest, file_digest
 from runtime.cpu.openmp_pool import team_flags, with_team
 from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import recall_model, store_model
-from runtime.tuned.record_file import tuned_schedules
 
 if TYPE_CHECKING:
     from farkas.networks.variants import StagesRecord
@@ -60,13 +59,9 @@ class Content:
         made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*PACKAGES))
         # The library of the threads is not needed yet: it may be compiled meanwhile.
         where = (team_flags(self.runner.toolchain).identity, str(host_machine()))
-        tuned = tuned_schedules(
-            self.runner.cache, host_machine(), self.runner.toolchain, self.runner.threads
-        )
         declared = (i.text for i in declared_intrinsics())
-        return digest(
-            "network", *made_by, *where, tuned.identity, *declared, self.digest, self.asked
-        )
+        tuned = self.runner.tuned.identity
+        return digest("network", *made_by, *where, tuned, *declared, self.digest, self.asked)
 
     @property
     def runner(self) -> CpuRunner:

@@ -105,6 +105,7 @@ def tune_onnx(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     again: bool = False,
     seed: int = 0,
+    target: str | Target = "cpu",
     cc: CompilerLike = None,
     cache: CacheLike = None,
     progress: Tell | None = None,
@@ -117,7 +118,7 @@ def tune_onnx(
 
     Parameters
     ----------
-    source, threads, shapes, cc, cache : as for `compile_onnx`; all shapes have to be fixed
+    source, threads, shapes, target, cc, cache : as for `compile_onnx`; all shapes have to be fixed
     budget : seconds
     again, seed, progress, executor : as for `farkas.tune`
 
@@ -128,7 +129,7 @@ def tune_onnx(
     ModelError, ToolchainError, CacheError : as for `compile_onnx`.
     """
     end = time.monotonic() + check_budget(budget)
-    compiled = _compiler(source, threads, shapes, cc, cache)
+    compiled = _compiler(source, threads, shapes, target, cc, cache)
     before = compiled()
     if not before.is_whole:
         raise ArgumentError(
@@ -151,16 +152,19 @@ def tune_onnx(
     compared = _compare(before, after)
     kept = compared.ratio < FASTER and compared.is_faster
     if not kept and any(k.found.winner.script for k in found):
+        assert job.file is not None, "what won was timed"
         job.file.add([replace(k.found.winner, script="", point=None) for k in found])
         after = compiled()
     return TunedNetwork(after, tuple(found), compared.seconds(0), compared.seconds(1), kept)
 
 
 def _compiler(*given: Any) -> Callable[[], Network]:
-    source, threads, shapes, cc, cache = given
+    source, threads, shapes, target, cc, cache = given
 
     def compiled() -> Network:
-        return compile_onnx(source, threads=threads, shapes=shapes, cc=cc, cache=cache)
+        return compile_onnx(
+            source, threads=threads, shapes=shapes, target=target, cc=cc, cache=cache
+        )
 
     return compiled
 

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from poly.machine.cpu import Machine
     from poly.machine.gpu import GpuMachine
     from poly.schedule.schedule import Schedule
+    from runtime.common.cache import Cache
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
     from runtime.network.compiled_graph import CompiledGraph
+    from runtime.tuned.record_file import TunedSchedules
 
 Array = np.ndarray
 
@@ -40,6 +42,8 @@ class Runner(ABC):
     has_roofline: ClassVar[bool] = False
     #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None
+    #: Keeps what is compiled.
+    cache: Cache
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
@@ -58,13 +62,35 @@ class Runner(ABC):
         ArgumentError : an invalid number, or one that the device does not support.
         """
 
-    def tuned(self, start: Schedule) -> str | None:
-        """The script that was tuned here for a program in its written order, None if none was."""
+    def build(self, source: Any, limit: float) -> None:
+        """Compile a text ahead of `load`, where that needs no device.
+
+        limit : seconds that the compiler may take
+
+        Raises
+        ------
+        ToolchainError : the compiler failed, or took longer.
+        CacheError : the result cannot be stored.
+        """
+        return
+
+    def wait(self) -> None:
+        """Return when all calls are done."""
+        return
+
+    @property
+    def tuned(self) -> TunedSchedules | None:
+        """The schedules that were tuned where it runs; None where nothing can be timed."""
         return None
 
     def prepare(self) -> None:
         """Begin, in the background, to make ready what all kernels need."""
         return
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the device, as ``target=`` takes it."""
 
     @property
     def where(self) -> str:
@@ -122,6 +148,8 @@ class Runner(ABC):
 
 class NoRunner(Runner):
     """For a target that only generates text."""
+
+    name = ""
 
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
         raise ArgumentError("the target only generates text, nothing runs on it")
@@ -181,7 +209,8 @@ class Target:
         tuned : the schedule that was tuned for it here instead, if there is one
         """
         found = self.runner.tuned if tuned else None
-        return self.pipeline.automatic(program, self.machine, exact, found)
+        script = None if found is None else found.script
+        return self.pipeline.automatic(program, self.machine, exact, script)
 
     def loops(self, schedule: Schedule) -> tuple[LoopNode, ...]:
         """The loops of each function or kernel of a schedule, as they are printed."""

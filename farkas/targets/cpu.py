@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from codegen.c.kernel_source import KernelSource
     from poly.ir.graph import Graph
     from poly.machine.cpu import Machine
-    from poly.schedule.schedule import Schedule
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.network.cpu_model import CpuModel
+    from runtime.tuned.record_file import TunedSchedules
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,29 @@ class CpuRunner(Runner):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.toolchain, self.cache, self.threads, self.asked)
 
-    def tuned(self, start: Schedule) -> str | None:
+    @property
+    def name(self) -> str:
+        return "cpu"
+
+    @property
+    def tuned(self) -> TunedSchedules:
         from poly.machine.cpu import host_machine
         from runtime.tuned.record_file import tuned_schedules
 
         machine = self.machine or host_machine()
-        found = tuned_schedules(self.cache, machine, self.toolchain, self.threads)
-        return found.script(start)
+        return tuned_schedules(self.cache, machine, self.toolchain, self.threads)
 
     def prepare(self) -> None:
         from runtime.cpu.helpers import prepare_helpers
 
         prepare_helpers(self.toolchain, self.cache)
+
+    def build(self, source: KernelSource, limit: float) -> None:
+        from runtime.cpu.openmp_pool import with_team
+        from runtime.cpu.shared_library import build_library
+
+        toolchain = with_team(self.toolchain, self.cache)
+        build_library(source.files, source.flags, toolchain, self.cache, limit=limit)
 
     def load(self, source: KernelSource) -> LoadedKernel:
         from runtime.cpu.loaded_kernel import load_kernel

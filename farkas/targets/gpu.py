@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
     from runtime.network.gpu_model import GpuModel
+    from runtime.tuned.record_file import TunedSchedules
 
 Array = np.ndarray
 
@@ -43,6 +44,17 @@ class DeviceRunner(Runner):
         from runtime.network.compile_gpu import compile_on_device
 
         return compile_on_device(graph, device=self.device, cache=self.cache, progress=progress)
+
+    def wait(self) -> None:
+        self.device.wait(self.device.default_stream)
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    @property
+    def tuned(self) -> TunedSchedules | None:
+        return self.device.tuned(self.cache)
 
     def check_call(self, threads: int | None, stream: Any) -> None:
         self.device.check_threads(threads)

@@ -6,28 +6,34 @@ import os
 from pathlib import Path
 
 from farkas.console.files import FileError, write_file
-from farkas.targets.cpu import CpuRunner
-from farkas.targets.find_target import CacheLike, CompilerLike, cpu_target
-from poly.machine.cpu import Machine
+from farkas.targets.base import Target
+from farkas.targets.find_target import CacheLike, CompilerLike, target_of
+from poly.errors import ArgumentError
 from runtime.tuned.record import Winner, write_line
-from runtime.tuned.record_file import Problem, RecordFile, record_file
+from runtime.tuned.record_file import Problem, RecordFile
 
 
-def records_here(cc: CompilerLike = None, cache: CacheLike = None) -> RecordFile:
-    """The records of this machine.
+def records_here(
+    cc: CompilerLike = None, cache: CacheLike = None, target: str | Target = "cpu"
+) -> RecordFile:
+    """The records of this machine, or of one of its devices.
 
     Raises
     ------
-    ToolchainError, CacheError : see `farkas.targets.find_target.cpu_target`.
+    ToolchainError, CacheError : see `farkas.targets.find_target.target_of`.
+    ArgumentError : there is no such target, or nothing can be timed on it.
     """
-    target = cpu_target(cc, cache)
-    runner = target.runner
-    assert isinstance(runner, CpuRunner) and isinstance(target.machine, Machine)
-    return record_file(runner.cache, target.machine, runner.toolchain)
+    tuned = target_of(cc, cache, None, target).runner.tuned
+    if tuned is None:
+        raise ArgumentError(f"{target} has no records: nothing can be timed on it")
+    return tuned.file
 
 
 def export_records(
-    path: str | os.PathLike[str], cc: CompilerLike = None, cache: CacheLike = None
+    path: str | os.PathLike[str],
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    target: str | Target = "cpu",
 ) -> int:
     """Write the winners of this machine to a file; returns how many there are.
 
@@ -35,7 +41,7 @@ def export_records(
     ------
     FileError : the file cannot be written.
     """
-    file = records_here(cc, cache)
+    file = records_here(cc, cache, target)
     latest = {w.key: w for w in file.winners()}
     lines = [file.head, *(write_line(w) for w in latest.values())]
     write_file(os.fspath(path), "".join(f"{line}\n" for line in lines).encode())
@@ -43,7 +49,10 @@ def export_records(
 
 
 def import_records(
-    path: str | os.PathLike[str], cc: CompilerLike = None, cache: CacheLike = None
+    path: str | os.PathLike[str],
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    target: str | Target = "cpu",
 ) -> tuple[int, list[Problem]]:
     """Add the winners of a file, of a machine like this one; other lines are left out and named.
 
@@ -54,7 +63,7 @@ def import_records(
     FileError : there is no such file.
     CacheError : they cannot be written.
     """
-    here = records_here(cc, cache)
+    here = records_here(cc, cache, target)
     if not Path(path).is_file():
         raise FileError(f"cannot read {os.fspath(path)}: there is no such file")
     found, problems = RecordFile(Path(path), here.description).read()

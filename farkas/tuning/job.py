@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from farkas.targets.base import Target
-from farkas.targets.cpu import CpuRunner
+from farkas.targets.base import NoRunner, Runner, Target
 from poly.errors import ArgumentError, TuningError
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes
-from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from runtime.common.arguments import default_threads
-from runtime.common.cache import Cache
-from runtime.cpu.toolchain import Toolchain
-from runtime.tuned.record import Key
-from runtime.tuned.record_file import RecordFile, family_of, record_file
+from poly.space.cost import Cost
+from poly.space.space import Space
+from runtime.tuned.record import Key, Winner
+from runtime.tuned.record_file import RecordFile, family_of
 
 #: Budgets in seconds.
 LEAST, MOST = 1.0, 7 * 24 * 3600.0
@@ -31,21 +28,29 @@ class Job:
 
     program : as callers see it; start : the written order of what it was rewritten to
     sizes : a value for every size that is not fixed
-    threads : of a call; cache : where kernels are built
+    target : where it is to run
     """
 
     program: Program
     start: Schedule
     sizes: Mapping[str, int]
-    machine: Machine
-    toolchain: Toolchain
-    cache: Cache
-    threads: int
+    target: Target
+
+    @property
+    def runner(self) -> Runner:
+        """What compiles and runs its kernels."""
+        return self.target.runner
+
+    @cached_property
+    def space(self) -> Space[Any]:
+        """Its schedules."""
+        return Space(self.start, self.target.machine, self.target.pipeline.strategy)
 
     @property
     def key(self) -> Key:
-        digest = self.start.program.form.digest
-        return Key(digest, self.start.exact, self.threads, tuple(sorted(self.sizes.items())))
+        digest, tuned = self.start.program.form.digest, self.runner.tuned
+        threads = 1 if tuned is None else tuned.threads
+        return Key(digest, self.start.exact, threads, tuple(sorted(self.sizes.items())))
 
     @cached_property
     def family(self) -> str:
@@ -53,9 +58,22 @@ class Job:
         return family_of(self.start.program)
 
     @property
-    def file(self) -> RecordFile:
-        """The records of this machine."""
-        return record_file(self.cache, self.machine, self.toolchain)
+    def file(self) -> RecordFile | None:
+        """The records of where it runs; None if nothing can be timed there."""
+        tuned = self.runner.tuned
+        return None if tuned is None else tuned.file
+
+    def winner(self) -> Winner | None:
+        """What was found before."""
+        return None if self.file is None else self.file.winner(self.key)
+
+    def estimate(self, schedule: Schedule) -> Cost:
+        """What one of its schedules may cost."""
+        return self.target.pipeline.estimate(schedule, self.sizes, self.target.machine)
+
+    def emit(self, schedule: Schedule) -> Any:
+        """The text of one of its schedules.  Raises `ScheduleError` if there is none."""
+        return self.target.emit(schedule, self.program)
 
 
 @dataclass(frozen=True)
@@ -91,20 +109,16 @@ def job_of(
 
     Raises
     ------
-    ArgumentError : a target without a C compiler; sizes that do not match.
+    ArgumentError : a target that only generates text; sizes that do not match.
     """
-    runner = target.runner
-    if not isinstance(runner, CpuRunner) or not isinstance(target.machine, Machine):
-        raise ArgumentError("only kernels for the CPU can be tuned")
+    if isinstance(target.runner, NoRunner):
+        raise ArgumentError("the target only generates text, so nothing can be tuned for it")
     pipeline = target.pipeline
     if is_call:
         prepared = pipeline.prepare_call(program, target.machine)
     else:
         prepared = pipeline.prepare(program, target.machine, exact)
-    threads = default_threads() if runner.threads is None else runner.threads
-    start = Schedule.of(prepared, exact)
-    every = all_sizes(prepared, sizes)
-    return Job(program, start, every, target.machine, runner.toolchain, runner.cache, threads)
+    return Job(program, Schedule.of(prepared, exact), all_sizes(prepared, sizes), target)
 
 
 def check_budget(budget: Any) -> float:

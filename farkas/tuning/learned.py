@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from poly.space.estimate import Estimate
+from poly.space.cost import Cost
 from runtime.tuned.record import Trial
 
 #: With fewer trials, a model has nothing to learn from; with more than these, the last ones do.
@@ -41,7 +41,7 @@ class Ranking:
                 self._rows.append(trial.features)
                 self._values.append(math.log(min(trial.ratio, FAILED)))
 
-    def scores(self, costs: Sequence[Estimate], automatic: Estimate) -> list[float]:
+    def scores(self, costs: Sequence[Cost], automatic: Cost) -> list[float]:
         """The logarithms of the times that points may take, over that of the automatic schedule."""
         estimated = [math.log(c.cycles / automatic.cycles) for c in costs]
         model = self._fitted()
@@ -65,7 +65,7 @@ class Ranking:
         return self._model
 
 
-def features(cost: Estimate, automatic: Estimate) -> tuple[float, ...]:
+def features(cost: Cost, automatic: Cost) -> tuple[float, ...]:
     """What the model knows of a point: its estimate, alone and beside the automatic schedule's."""
     own, base = cost.features, automatic.features
     return (*own, *(a - b for a, b in zip(own, base, strict=True)))

@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from codegen.c.kernel_source import KernelSource
+from farkas.targets.base import Runner
 from runtime.common.arguments import undetermined
-from runtime.common.cache import Cache
-from runtime.cpu.loaded_kernel import LoadedKernel, load_kernel
-from runtime.cpu.toolchain import Toolchain
 from runtime.reference.verify import compare, random_inputs
 
 #: The greatest difference from the automatic schedule's results, relative to the largest one:
@@ -35,20 +32,20 @@ Call = Callable[[], Any]
 class Setup:
     """What all kernels of a process are called with.
 
-    source : of the automatic schedule; seed : of the random inputs
+    source : of the automatic schedule; runner : loads and calls kernels
+    seed : of the random inputs
     """
 
-    source: KernelSource
-    toolchain: Toolchain
-    cache: Cache
-    threads: int
+    source: Any
+    runner: Runner
     sizes: Mapping[str, int]
     seed: int
 
     @property
     def key(self) -> str:
         """What tells it from others on the same machine."""
-        return repr((self.source.text, self.threads, sorted(self.sizes.items()), self.seed))
+        threads = self.runner.threads
+        return repr((self.source.text, threads, sorted(self.sizes.items()), self.seed))
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Turns:
     rounds : turns of each; turn : seconds of each turn, at least
     """
 
-    sources: Sequence[KernelSource]
+    sources: Sequence[Any]
     rounds: int
     turn: float
 
@@ -78,64 +75,104 @@ class _Bench:
         self.setup = setup
         program = setup.source.program
         #: Arrays by name, and the sizes that no array determines.
-        self._given: dict[str, Any] = {**random_inputs(program, setup.sizes, setup.seed)}
+        inputs = random_inputs(program, setup.sizes, setup.seed)
+        self._given: dict[str, Any] = setup.runner.sent(inputs)
         self._given |= {n: setup.sizes[n] for n in undetermined(program) if n in setup.sizes}
-        self.kernel = self._load(setup.source)
-        self._expected = self._results(self.kernel)
-        copies = tuple(x.copy() for x in self._expected)
-        self._out = copies if len(copies) > 1 else copies[0]
+        self.kernel = setup.runner.load(setup.source)
+        found = self._results(self.kernel)
+        self._expected = self._on_host(found)
+        out = tuple(self._copies(found).values())
+        self._out = out if len(out) > 1 else out[0]
         self.call = self._call(self.kernel)
-        self.once = min(_once(self.call) for _ in range(2))
+        self.once = min(self.seconds(self.call, 1) for _ in range(2))
         self._checked: dict[str, Call | str] = {}
 
-    def _load(self, source: KernelSource) -> LoadedKernel:
-        s = self.setup
-        return load_kernel(source, s.toolchain, s.cache, s.threads)
-
-    def _results(self, kernel: LoadedKernel) -> tuple[np.ndarray, ...]:
+    def _results(self, kernel: Any) -> dict[str, Any]:
         found = kernel(**self._given)
-        return found if isinstance(found, tuple) else (found,)
+        arrays = found if isinstance(found, tuple) else (found,)
+        outputs = self.setup.source.program.outputs
+        return {t.name: a for t, a in zip(outputs, arrays, strict=True)}
 
-    def _call(self, kernel: LoadedKernel) -> Call:
+    def _on_host(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return self.setup.runner.on_host(arrays)
+
+    def _copies(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Arrays of the same kind, on the device if those are."""
+        copied = {n: a.copy() for n, a in self._on_host(arrays).items()}
+        return self.setup.runner.sent(copied)
+
+    def _call(self, kernel: Any) -> Call:
         # All write to the same arrays, so that where these lie makes no difference.
         given, out = self._given, self._out
         return lambda: kernel(**given, out=out)
 
-    def checked(self, source: KernelSource) -> Call | str:
+    def checked(self, source: Any) -> Call | str:
         """A call of a kernel whose results are right, else what is wrong with it."""
         if source.text not in self._checked:
             self._checked[source.text] = self._check(source)
         return self._checked[source.text]
 
-    def _check(self, source: KernelSource) -> Call | str:
-        kernel = self._load(source)
-        got = self._results(kernel)
-        for tensor, array, expected in zip(
-            source.program.outputs, got, self._expected, strict=True
-        ):
-            found = compare(tensor.name, array, expected)
+    def _check(self, source: Any) -> Call | str:
+        kernel = self.setup.runner.load(source)
+        got = self._on_host(self._results(kernel))
+        for tensor in source.program.outputs:
+            array = got[tensor.name]
+            found = compare(tensor.name, array, self._expected[tensor.name])
             limit = TOLERANCE[max(2, array.itemsize)] if tensor.dtype.is_float else 0.0
             if found.mismatched or found.max_rel > limit:
                 return f"wrong result: {found}"
         call = self._call(kernel)
-        took = min(_once(call) for _ in range(2))
-        if took > HOPELESS * self.once:
+        took = min(self.seconds(call, 1) for _ in range(2))
+        if self.setup.runner.tuned is not None and took > HOPELESS * self.once:
             return f"{took / self.once:.3g} times as long"
         return call
+
+    def seconds(self, call: Call, count: int) -> float:
+        """Seconds per call of so many."""
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        self.setup.runner.wait()
+        return (time.perf_counter() - start) / count
+
+    def in_turns(self, calls: Sequence[Call], rounds: int, turn: float) -> list[tuple[float, ...]]:
+        """Seconds per call of each, for each round; every other one is in reverse order."""
+        times: list[list[float]] = [[] for _ in calls]
+        gc.disable()
+        try:
+            for number in range(rounds):
+                order = range(len(calls)) if number % 2 == 0 else reversed(range(len(calls)))
+                for n in order:
+                    times[n].append(self._turn(calls[n], turn))
+        finally:
+            gc.enable()
+        return [tuple(t) for t in times]
+
+    def _turn(self, call: Call, turn: float) -> float:
+        """Seconds per call: the median of samples after one that warms the caches."""
+        group = max(1, round(SAMPLE / max(self.seconds(call, 1), 1e-7)))
+        samples: list[float] = []
+        began = time.perf_counter()
+        while not samples or time.perf_counter() - began < turn:
+            samples.append(self.seconds(call, group))
+        return float(np.median(samples))
 
 
 _BENCHES: dict[str, _Bench] = {}
 
 
-def measure(setup: Setup, turns: Turns | KernelSource) -> Measured | str:
-    """Measure kernels in turns, or check that one is right: "" if it is."""
+def measure(setup: Setup, turns: Any) -> Measured | str:
+    """Measure kernels in turns, or check that one is right: "" if it is.
+
+    turns : `Turns`, or the one kernel
+    """
     bench = _bench(setup)
-    if isinstance(turns, KernelSource):
+    if not isinstance(turns, Turns):
         found = bench.checked(turns)
         return found if isinstance(found, str) else ""
     calls = [bench.checked(s) for s in turns.sources]
     right = [c for c in calls if not isinstance(c, str)]
-    times = _in_turns([bench.call, *right], turns.rounds, turns.turn)
+    times = bench.in_turns([bench.call, *right], turns.rounds, turns.turn)
     rest = iter(times[1:])
     return Measured(times[0], tuple(c if isinstance(c, str) else next(rest) for c in calls))
 
@@ -145,36 +182,3 @@ def _bench(setup: Setup) -> _Bench:
         _BENCHES.clear()  # arrays may be large
         _BENCHES[setup.key] = _Bench(setup)
     return _BENCHES[setup.key]
-
-
-def _once(call: Call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _in_turns(calls: Sequence[Call], rounds: int, turn: float) -> list[tuple[float, ...]]:
-    """Seconds per call of each, for each round; every other one is in reverse order."""
-    times: list[list[float]] = [[] for _ in calls]
-    gc.disable()
-    try:
-        for number in range(rounds):
-            order = range(len(calls)) if number % 2 == 0 else reversed(range(len(calls)))
-            for n in order:
-                times[n].append(_turn(calls[n], turn))
-    finally:
-        gc.enable()
-    return [tuple(t) for t in times]
-
-
-def _turn(call: Call, turn: float) -> float:
-    """Seconds per call: the median of samples after one that warms the caches."""
-    group = max(1, round(SAMPLE / max(_once(call), 1e-7)))
-    samples: list[float] = []
-    began = time.perf_counter()
-    while not samples or time.perf_counter() - began < turn:
-        start = time.perf_counter()
-        for _ in range(group):
-            call()
-        samples.append((time.perf_counter() - start) / group)
-    return float(np.median(samples))

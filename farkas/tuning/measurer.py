@@ -1,4 +1,4 @@
-"""Measuring schedules beside the automatic one on this machine: built at once, timed one by one."""
+"""Measuring schedules beside the automatic one: built at once, timed one by one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
-from codegen.c.kernel_source import KernelSource
 from farkas.tuning import measure_main
 from farkas.tuning.child import Child, ChildError
 from farkas.tuning.measure_main import Measured, Setup, Turns
 from poly.errors import FarkasError
 from runtime.common.workers import processes
-from runtime.cpu.openmp_pool import with_team
-from runtime.cpu.shared_library import LIMIT, build_library
+from runtime.cpu.shared_library import LIMIT
 
 #: Seconds that one call of a kernel may take, at least, and how many times as long as that of the
 #: automatic schedule.
@@ -111,7 +110,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         ChildError : it fails, so that nothing can be compared with it.
         ToolchainError, CacheError : see `runtime.cpu.shared_library.build_library`.
         """
-        self._build(self._setup.source, LIMIT)
+        self._setup.runner.build(self._setup.source, LIMIT)
         found = self._call(Turns((), 2, TURN), 600.0)
         self._once = statistics.median(found.automatic)
 
@@ -120,7 +119,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         """Of a call with the automatic schedule."""
         return self._once
 
-    def prepare(self, source: KernelSource) -> None:
+    def prepare(self, source: Any) -> None:
         """Build a kernel.
 
         Raises
@@ -131,30 +130,30 @@ class Measurer(AbstractContextManager["Measurer"]):
         if failure:
             raise ChildError(failure)
 
-    def measure(self, emitted: Iterable[KernelSource]) -> list[Timing]:
+    def measure(self, emitted: Iterable[Any]) -> list[Timing]:
         """Measure kernels, each only as long as it is among the better half.
 
         emitted : may be generated one by one, while those before are compiled
         """
-        sources: list[KernelSource] = []
-        with ThreadPoolExecutor(processes()) as pool:
-            built: list[Future[str]] = []
-            for source in emitted:
-                sources.append(source)
-                built.append(pool.submit(self._built, source))
-        failures = [b.result() for b in built]
-        found: dict[int, Timing] = {}
-        for n, source in enumerate(sources):
-            wrong = failures[n] or self._wrong(source)
-            if wrong:
-                found[n] = Timing(math.inf, 0.0, wrong)
+        sources, failures = self._checked(emitted)
+        found = {n: Timing(math.inf, 0.0, f) for n, f in enumerate(failures) if f}
         left = [n for n in range(len(sources)) if n not in found]
         for rounds in ROUNDS:
             found |= self._in_turns(sources, left, rounds)
             left = sorted(left, key=lambda n: found[n].ratio)[: -(-len(left) // 2)]
         return [found[n] for n in range(len(sources))]
 
-    def compare(self, source: KernelSource) -> Comparison:
+    def _checked(self, emitted: Iterable[Any]) -> tuple[list[Any], list[str]]:
+        """Kernels, and what is wrong with each, "" if nothing is."""
+        sources: list[Any] = []
+        with ThreadPoolExecutor(processes()) as pool:
+            built: list[Future[str]] = []
+            for source in emitted:
+                sources.append(source)
+                built.append(pool.submit(self._built, source))
+        return sources, [b.result() or self._wrong(s) for b, s in zip(built, sources, strict=True)]
+
+    def compare(self, source: Any) -> Comparison:
         """Compare a kernel with the automatic schedule in several processes, thoroughly.
 
         Raises
@@ -172,7 +171,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         return Comparison(tuple(rounds))
 
     def _in_turns(
-        self, sources: Sequence[KernelSource], numbers: Sequence[int], rounds: int
+        self, sources: Sequence[Any], numbers: Sequence[int], rounds: int
     ) -> dict[int, Timing]:
         if not numbers:
             return {}
@@ -198,7 +197,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         assert isinstance(found, Measured)
         return found
 
-    def _wrong(self, source: KernelSource) -> str:
+    def _wrong(self, source: Any) -> str:
         """What is wrong with a kernel that was built, "" if nothing is."""
         try:
             found = self._child.call(self._setup, source, limit=self._limit(1))
@@ -207,18 +206,21 @@ class Measurer(AbstractContextManager["Measurer"]):
         assert isinstance(found, str)
         return found
 
-    def _built(self, source: KernelSource) -> str:
+    def _built(self, source: Any) -> str:
         """Build a kernel; why that fails, "" if it does not."""
         try:
-            self._build(source, self._build_limit)
+            self._setup.runner.build(source, self._build_limit)
         except FarkasError as error:
             return str(error)
         return ""
 
-    def _build(self, source: KernelSource, limit: float) -> None:
-        toolchain, cache = self._setup.toolchain, self._setup.cache
-        toolchain = with_team(toolchain, cache)
-        build_library(source.files, source.flags, toolchain, cache, limit=limit)
+
+class Checker(Measurer):
+    """Where times say nothing, as on an emulator: kernels that are right count as equally fast."""
+
+    def measure(self, emitted: Iterable[Any]) -> list[Timing]:
+        _, failures = self._checked(emitted)
+        return [Timing(math.inf, 0.0, f) if f else Timing(1.0) for f in failures]
 
 
 def _timing(automatic: Sequence[float], other: Sequence[float] | str) -> Timing:

@@ -8,18 +8,16 @@ itself.  Whatever happens to it costs the point that it was at: winners are comp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from codegen.c.kernel_source import KernelSource
+from farkas.targets.find_target import target_of
 from farkas.tuning.measure_main import Setup
 from farkas.tuning.measurer import Measurer, Timing
 from poly.errors import FarkasError
-from poly.machine.cpu import host_machine
-from runtime.common.cache import Cache
-from runtime.cpu.toolchain import find_toolchain
-from runtime.tuned.record_file import describe_machine
+from runtime.tuned.record_file import TunedSchedules
 
 #: Seconds in which a worker has to answer, beside what its measuring may take.
 ANSWER = 120.0
@@ -27,11 +25,20 @@ ANSWER = 120.0
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel to measure.  machine : the description of those that may; see `describe_machine`"""
+    """A kernel to measure.
 
-    setup: Setup
-    source: KernelSource
+    where : the target, by its name; threads : of a call, None where there is no such number
+    machine : the description of those that may measure it
+    automatic : the kernel that it is measured beside; sizes, seed : of the inputs
+    """
+
+    where: str
+    threads: int | None
     machine: str
+    automatic: Any
+    source: Any
+    sizes: Mapping[str, int]
+    seed: int
 
 
 #: The measurer of this worker, by what it measures.
@@ -41,11 +48,11 @@ _measurers: dict[str, Measurer] = {}
 def measure_there(task: Task) -> Timing:
     """Measure a kernel in a worker."""
     try:
-        toolchain, cache = find_toolchain(), Cache()
-        own = describe_machine(host_machine(), toolchain)
+        runner = target_of(None, None, task.threads, task.where).runner
+        own = "" if runner.tuned is None else runner.tuned.file.description
         if own != task.machine:
             return _lost(f"the worker is another machine: {own}")
-        setup = replace(task.setup, toolchain=toolchain, cache=cache)
+        setup = Setup(task.automatic, runner, task.sizes, task.seed)
         if setup.key not in _measurers:
             while _measurers:
                 _measurers.popitem()[1].stop()
@@ -60,14 +67,24 @@ def measure_there(task: Task) -> Timing:
 class RemoteMeasurer(Measurer):
     """Measures kernels by an executor's workers, and compares winners in a process here."""
 
-    def __init__(self, setup: Setup, executor: Executor, machine: str) -> None:
+    def __init__(self, setup: Setup, executor: Executor, tuned: TunedSchedules) -> None:
         super().__init__(setup)
-        self._executor, self._machine = executor, machine
+        self._executor, self._tuned = executor, tuned
 
-    def measure(self, emitted: Iterable[KernelSource]) -> list[Timing]:
+    def measure(self, emitted: Iterable[Any]) -> list[Timing]:
+        setup, tuned = self._setup, self._tuned
+        threads = None if setup.runner.one_thread is None else tuned.threads
         futures: list[Future[Timing] | None] = []
         for source in emitted:
-            task = Task(self._setup, source, self._machine)
+            task = Task(
+                setup.runner.name,
+                threads,
+                tuned.file.description,
+                setup.source,
+                source,
+                setup.sizes,
+                setup.seed,
+            )
             try:
                 futures.append(self._executor.submit(measure_there, task))
             except Exception:  # of any library: the executor has no workers any more, say

@@ -8,16 +8,15 @@ seed and the same times give the same points.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from farkas.tuning.learned import Ranking
 from poly.errors import ScheduleError
-from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.space.estimate import Estimate, estimate
+from poly.space.cost import Cost
 from poly.space.space import Space
 from poly.strategy.common.point import AUTOMATIC, Point
 from runtime.tuned.record import Trial
@@ -40,7 +39,7 @@ class Candidate:
     point: Point
     schedule: Schedule
     script: str
-    cost: Estimate
+    cost: Cost
 
 
 @dataclass
@@ -59,19 +58,18 @@ class Counts:
 class Search:
     """The search for one program.
 
-    sizes : a value for every size; ranking : what orders points; starts : what is tried first
+    cost : what a schedule may cost; ranking : what orders points; starts : what is tried first
     """
 
     def __init__(
         self,
         space: Space[Any],
-        sizes: Mapping[str, int],
-        machine: Machine,
+        cost: Callable[[Schedule], Cost],
         seed: int,
         ranking: Ranking,
         starts: Iterable[Point] = (),
     ) -> None:
-        self._space, self._sizes, self._machine = space, sizes, machine
+        self._space, self._cost = space, cost
         self._rng, self._ranking = Random(seed), ranking
         self._starts = [*starts]
         self.counts = Counts()
@@ -140,5 +138,4 @@ class Search:
     def _drawn(self, point: Point) -> Candidate:
         self.counts.drawn += 1
         schedule = self._space.schedule(point)
-        cost = estimate(schedule, self._sizes, self._machine)
-        return Candidate(point, schedule, str(schedule), cost)
+        return Candidate(point, schedule, str(schedule), self._cost(schedule))

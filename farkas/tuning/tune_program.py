@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from codegen.c.kernel_source import KernelSource
-from codegen.pipeline import CPU
 from farkas.tuning.child import ChildError
 from farkas.tuning.job import Job, Progress, Tell
 from farkas.tuning.learned import Ranking, features
 from farkas.tuning.measure_main import Setup
-from farkas.tuning.measurer import BUILD, Comparison, Measurer, Timing
+from farkas.tuning.measurer import BUILD, Checker, Comparison, Measurer, Timing
 from farkas.tuning.remote import RemoteMeasurer
 from farkas.tuning.search import Candidate, Search
 from farkas.version import version
 from poly.errors import ScheduleError, TuningError
 from poly.space.point_data import point_data, read_point
-from poly.space.space import Space
 from poly.strategy.common.point import Point
 from runtime.tuned.record import Trial, Winner, rounded
 from runtime.tuned.record_file import RecordFile
@@ -51,11 +48,13 @@ class Tuned:
     """What tuning a program has found.
 
     history : what was measured, in order; illegal : the share of drawn points that are illegal
+    timed : whether there is anything to time; on an emulator, schedules are only checked
     """
 
     winner: Winner
     history: tuple[Measured, ...] = ()
     illegal: float = 0.0
+    timed: bool = True
 
 
 @dataclass
@@ -65,7 +64,7 @@ class _Tuning:
     job: Job
     search: Search
     measurer: Measurer
-    file: RecordFile
+    file: RecordFile | None
     known: Mapping[str, Trial]
     began: float
     budget: float
@@ -94,12 +93,12 @@ class _Tuning:
         emitted: list[str] = []
         timings: dict[str, Timing] = {}
 
-        def sources() -> Iterator[KernelSource]:
+        def sources() -> Iterator[Any]:
             for c in asked:
                 if c.script in self.known:
                     continue
                 try:
-                    source = CPU.emit(c.schedule, self.job.program)
+                    source = self.job.emit(c.schedule)
                 except ScheduleError as error:
                     timings[c.script] = Timing(math.inf, 0.0, f"no code: {error}")
                 else:
@@ -110,7 +109,8 @@ class _Tuning:
         timings |= dict(zip(emitted, measured, strict=True))
         tried = [c for c in asked if c.script in timings]
         new = {c.script: self.trial(c, timings[c.script]) for c in tried}
-        self.file.add(t for s, t in new.items() if not timings[s].lost)
+        if self.file is not None:
+            self.file.add(t for s, t in new.items() if not timings[s].lost)
         by_script = {**self.known, **new}
         pairs = [(c, by_script[c.script]) for c in asked]
         self.found |= {c.script: (c, t) for c, t in pairs}
@@ -128,7 +128,7 @@ class _Tuning:
 
     def winner(self) -> Winner:
         """The best schedule that is faster than the automatic one, or that one."""
-        recorded = self.file.winner(self.job.key)
+        recorded = self.job.winner()
         ranked = sorted(self.found.values(), key=lambda x: (x[1].ratio, x[0].script))
         for candidate, trial in ranked[:FINALISTS]:
             if not trial.ratio < 1.0:
@@ -137,7 +137,7 @@ class _Tuning:
                 return recorded
             self.report(f"confirm {candidate.point}")
             try:
-                source = CPU.emit(candidate.schedule, self.job.program)
+                source = self.job.emit(candidate.schedule)
                 self.measurer.prepare(source)
                 compared = self.measurer.compare(source)
             except (ChildError, ScheduleError):
@@ -181,7 +181,7 @@ def tune_once(
 
     again : tune it in any case; what was measured is not measured again
     """
-    known = None if again else job.file.winner(job.key)
+    known = None if again else job.winner()
     if known is not None:
         return Tuned(known)
     return tune_program(job, budget, seed, trials, tell, executor)
@@ -207,36 +207,40 @@ def tune_program(
     CacheError : records cannot be written.
     """
     began, file = time.monotonic(), job.file
-    records = file.trials()
+    records = () if file is None else file.trials()
     own = {t.script: t for t in records if t.key == job.key}
-    space: Space[Any] = Space(job.start, job.machine, CPU.strategy)
     # What is known of this program is found again on the way, in the same order.
     others = [t for t in records if t.key != job.key]
-    search = Search(space, job.sizes, job.machine, seed, Ranking(others), _starts(job, file))
-    source = CPU.emit(search.automatic.schedule, job.program)
-    setup = Setup(source, job.toolchain, job.cache, job.threads, job.sizes, seed)
+    search = Search(job.space, job.estimate, seed, Ranking(others), _starts(job))
+    source = job.emit(search.automatic.schedule)
+    setup = Setup(source, job.runner, job.sizes, seed)
     with _measurer(setup, job, budget, executor) as measurer:
         measurer.begin()
         tuning = _Tuning(job, search, measurer, file, own, began, budget, tell)
         with contextlib.suppress(KeyboardInterrupt):  # what was found is confirmed and kept
             tuning.run(trials)
         winner = tuning.winner()
-    file.add([winner])
-    winner = file.winner(job.key) or winner  # with the digits that are written
-    return Tuned(winner, tuple(tuning.history), search.counts.share)
+    if file is not None:
+        file.add([winner])
+        winner = job.winner() or winner  # with the digits that are written
+    return Tuned(winner, tuple(tuning.history), search.counts.share, file is not None)
 
 
 def _measurer(setup: Setup, job: Job, budget: float, executor: Executor | None) -> Measurer:
+    tuned = job.runner.tuned
+    if tuned is None:
+        return Checker(setup, budget / 2)
     if executor is None:
         return Measurer(setup, min(BUILD, budget / 4))
-    return RemoteMeasurer(setup, executor, job.file.description)
+    return RemoteMeasurer(setup, executor, tuned)
 
 
-def _starts(job: Job, file: RecordFile) -> list[Point]:
+def _starts(job: Job) -> list[Point]:
     """Points that won for the same program at other sizes, or with other threads, to be tried
     first.
     """
-    near = [w for w in file.winners() if w.family == job.family and w.key != job.key and w.point]
+    winners = () if job.file is None else job.file.winners()
+    near = [w for w in winners if w.family == job.family and w.key != job.key and w.point]
     found: list[Point] = []
     for w in near[-NEIGHBOURS:]:
         with contextlib.suppress(TuningError):  # it was edited

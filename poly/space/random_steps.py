@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -18,31 +18,33 @@ SIZES, WIDTHS, UNROLLED = (2, 4, 8, 16, 32, 64, 128), (4, 8, 16), (2, 4, 8)
 _Draw = Callable[[Schedule, str, tuple[str, ...], Random], Step | None]
 
 
-def random_step(schedule: Schedule, rng: Random) -> Step | None:
+def random_step(schedule: Schedule, rng: Random, marks: Sequence[str]) -> Step | None:
     """A step that may make sense next; None if a statement without loops was drawn.
 
     Whether it is legal, only applying it shows.
+
+    marks : the primitives that say where iterations run, see `Strategy`
     """
     name = rng.choice(schedule.statements)
     free = [m.name for m in loops_of(schedule.tree, name) if m.mark == Mark.SEQ]
     if not free:
         return None
-    draws, weights = zip(*_DRAWS, strict=True)
+    draws, weights = zip(*_DRAWS, *((_MARKS[m], MARKING) for m in marks), strict=True)
     (draw,) = rng.choices(draws, weights)
     made: Step | None = draw(schedule, name, tuple(free), rng)
     return made
 
 
-def last_steps(schedule: Schedule, name: str) -> Iterator[Step]:
-    """What a person does last: the innermost loop in vectors, the outermost shared by threads."""
+def last_steps(schedule: Schedule, name: str, marks: Sequence[str]) -> Iterator[Step]:
+    """What a person does last: say where the inner and the outer loops run."""
     loops = loops_of(schedule.tree, name)
     free = [m.name for m in loops if m.mark == Mark.SEQ]
-    if free and loops[-1].name == free[-1]:
-        extent = loop_extents(schedule, name)[free[-1]]
-        whole = extent is not None and extent <= WIDTHS[-1]
-        yield Step("vectorize", (name,), (free[-1],), () if whole else (WIDTHS[-1],))
-    if free and loops[0].name == free[0]:
-        yield Step("parallelize", (name,), (free[0],))
+    ends = (loops[0].name, loops[-1].name) if loops else ()
+    for mark in reversed(marks):
+        step = _MARKS[mark](schedule, name, tuple(free), Random(0)) if free else None
+        if step is not None and step.loops[0] in ends:
+            yield step
+            free = [n for n in free if n not in step.loops]
 
 
 def varied(steps: tuple[Step, ...], rng: Random) -> tuple[Step, ...]:
@@ -77,7 +79,8 @@ def _interchange(schedule: Schedule, name: str, free: tuple[str, ...], rng: Rand
 
 def _vectorize(schedule: Schedule, name: str, free: tuple[str, ...], rng: Random) -> Step | None:
     extent = loop_extents(schedule, name)[free[-1]]
-    width = () if extent is not None and extent in WIDTHS else (rng.choice(WIDTHS),)
+    whole = extent is not None and extent <= WIDTHS[-1]
+    width = () if whole else (rng.choice(WIDTHS),)
     return Step("vectorize", (name,), (free[-1],), width)
 
 
@@ -90,6 +93,14 @@ def _unroll(schedule: Schedule, name: str, free: tuple[str, ...], rng: Random) -
 
 def _parallelize(schedule: Schedule, name: str, free: tuple[str, ...], rng: Random) -> Step | None:
     return Step("parallelize", (name,), (free[0],))
+
+
+def _map_blocks(schedule: Schedule, name: str, free: tuple[str, ...], rng: Random) -> Step | None:
+    return Step("map_blocks", (name,), (free[0],))
+
+
+def _map_threads(schedule: Schedule, name: str, free: tuple[str, ...], rng: Random) -> Step | None:
+    return Step("map_threads", (name,), (free[-1],)) if len(free) > 1 else None
 
 
 def _skew(schedule: Schedule, name: str, free: tuple[str, ...], rng: Random) -> Step | None:
@@ -129,12 +140,18 @@ _DRAWS: tuple[tuple[_Draw, int], ...] = (
     (_tile, 4),
     (_split, 2),
     (_interchange, 4),
-    (_vectorize, 4),
     (_unroll, 3),
-    (_parallelize, 3),
     (_skew, 1),
     (_fuse, 2),
     (_distribute, 1),
     (_promote, 2),
     (_isolate, 1),
 )
+#: Those that say where iterations run, and how often each is drawn.
+_MARKS: dict[str, _Draw] = {
+    "parallelize": _parallelize,
+    "vectorize": _vectorize,
+    "map_blocks": _map_blocks,
+    "map_threads": _map_threads,
+}
+MARKING = 4

@@ -110,21 +110,21 @@ class Space(Generic[M]):
     def with_steps(self, point: Point, rng: Random, finished: bool = False) -> Point:
         """More steps after those of the tactics, each of which is legal.
 
-        finished : loops that are left are shared by threads and put in vectors at the end
+        finished : loops that are left are shared by threads, put in vectors, … at the end
         """
         try:
             schedule = self.schedule(point)
         except ScheduleError:
             return point
-        steps = list(point.steps)
+        steps, marks = list(point.steps), self.strategy.marks
         for _ in range(rng.randint(1, MOST_STEPS)):
             if len(steps) >= LONGEST:
                 break
-            schedule, taken = _taken(schedule, random_step(schedule, rng))
+            schedule, taken = _taken(schedule, random_step(schedule, rng, marks))
             steps += taken
         if finished:
             for name in schedule.statements:
-                for step in last_steps(schedule, name):
+                for step in last_steps(schedule, name, marks):
                     schedule, taken = _taken(schedule, step)
                     steps += taken
         return replace(point, steps=tuple(steps))

@@ -21,6 +21,7 @@ from runtime.common.arguments import Array, Shape
 from runtime.common.cache import Cache
 from runtime.gpu.interop import HOST, cuda_interface, dlpack_capsule
 from runtime.gpu.memory_pool import DeviceBuffer, Pool, Residents
+from runtime.tuned.record_file import TunedSchedules, record_file
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Device(ABC):
     dlpack: tuple[int, int] | None = None
     #: Alignment in bytes of parts of a memory, see `part`: a cache line.
     alignment: int = 128
+    #: Whether times on it say anything; on an emulator they do not.
+    is_timed: bool = True
     #: Keeps compiled kernels.
     _cache: Cache | None = None
 
@@ -93,6 +96,12 @@ class Device(ABC):
         other = copy.copy(self)
         other.name, other.machine = name, machine
         return other
+
+    def tuned(self, cache: Cache) -> TunedSchedules | None:
+        """The schedules that were tuned on such a device; None if nothing can be timed on it."""
+        if not self.is_timed:
+            return None
+        return TunedSchedules(record_file(cache, f"{self.dialect}; {self.machine}"), threads=1)
 
     def put(self, value: Any, stream: Any = None) -> DeviceArray:
         """A copy of a numpy array on the device.

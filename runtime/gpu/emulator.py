@@ -106,6 +106,7 @@ class CpuDevice(Device):
 
     name, dialect = EMULATOR, "cuda"
     dlpack = (HOST, 0)
+    is_timed = False
     #: Whether compiler warnings are errors, as in the tests.
     strict = False
     _cache: Cache

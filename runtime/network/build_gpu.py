@@ -22,6 +22,7 @@ from runtime.network.kernel_store import (
     source_key,
     store_kernels,
 )
+from runtime.tuned.record_file import TunedSchedules
 
 #: Programs that are compiled as one module; meanwhile, the next ones are generated.
 TOGETHER = 8
@@ -46,9 +47,16 @@ class DeviceKernels:
 
 
 def build_kernels(
-    calls: Sequence[Call], device: Device, cache: Cache, tell: Progress, clock: Clock
+    calls: Sequence[Call],
+    device: Device,
+    cache: Cache,
+    tell: Progress,
+    clock: Clock,
+    tuned: TunedSchedules | None = None,
 ) -> dict[str, DeviceKernels]:
     """The kernels of calls, by the digest of the program; equal programs share them.
+
+    tuned : the schedules of kernels that were tuned
 
     Raises
     ------
@@ -64,7 +72,7 @@ def build_kernels(
             for name in names:
                 call = programs[name]
                 tell("schedule and generate", len(found), len(programs), call.origin)
-                found[name] = _kernels(call.program, device, cache)
+                found[name] = _kernels(call.program, device, cache, tuned)
             texts = (found[n][0].source for n in names)
             sources = [s for s in texts if s.kernels]
             if sources:
@@ -82,15 +90,22 @@ def build_kernels(
     }
 
 
-def _kernels(program: Program, device: Device, cache: Cache) -> tuple[StoredKernels, bool]:
+def _kernels(
+    program: Program, device: Device, cache: Cache, tuned: TunedSchedules | None
+) -> tuple[StoredKernels, bool]:
     """The kernels of a program, and whether they were found in the cache."""
     machine, dialect = device.machine, device.dialect
-    key = source_key(program, machine, dialect)
+    key = source_key(program, machine, dialect, "" if tuned is None else tuned.identity)
     known = recall_kernels(key, cache)
     if known is not None:
         return known, True
     pipeline = GPU[dialect]
-    made = pipeline.automatic_call(program, machine, lambda s: pipeline.emit(s, program))
+    made = pipeline.automatic_call(
+        program,
+        machine,
+        lambda s: pipeline.emit(s, program),
+        None if tuned is None else tuned.script,
+    )
     stored = StoredKernels(made.source, str(made.schedule), made.fallbacks)
     store_kernels(key, stored, cache)
     return stored, False

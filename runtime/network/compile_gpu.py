@@ -39,7 +39,7 @@ def compile_on_device(
     clock.lap("graph")
     sharing = sharing_of(graph, device.alignment)
     calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
-    kernels = build_kernels(calls, device, cache, tell, clock)
+    kernels = build_kernels(calls, device, cache, tell, clock, device.tuned(cache))
     tell("load", 0, 1, "constants")
     model = GpuModel(graph, kernels, device, sharing)
     plan = None if graph.sizes else model.plan()

@@ -28,10 +28,13 @@ class StoredKernels:
     fallbacks: tuple[tuple[str, str], ...]
 
 
-def source_key(program: Program, machine: GpuMachine, dialect: str) -> str:
-    """The cache key of a program's automatic kernels."""
+def source_key(program: Program, machine: GpuMachine, dialect: str, tuned: str) -> str:
+    """The cache key of a program's kernels.
+
+    tuned : identifies the schedules that are used instead of automatic ones
+    """
     made_by = (sys.version, code_digest("poly", "codegen", "runtime"))
-    return digest("gpu kernels", *made_by, repr(machine), dialect, program.digest)
+    return digest("gpu kernels", *made_by, repr(machine), dialect, tuned, program.digest)
 
 
 def store_kernels(key: str, kernels: StoredKernels, cache: Cache) -> None:

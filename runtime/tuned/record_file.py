@@ -44,9 +44,11 @@ def describe_machine(machine: Machine, toolchain: Toolchain) -> str:
     return f"{toolchain.cpu}; {machine}; {toolchain.kind} {version}"
 
 
-def record_file(cache: Cache, machine: Machine, toolchain: Toolchain) -> RecordFile:
-    """The records of a machine, in the directory of a cache or where the environment says."""
-    description = describe_machine(machine, toolchain)
+def record_file(cache: Cache, description: str) -> RecordFile:
+    """The records of a machine, in the directory of a cache or where the environment says.
+
+    description : of the machine, in words
+    """
     chosen = os.environ.get(ENVIRONMENT)
     folder = Path(chosen).expanduser().absolute() if chosen else cache.directory / "tuned"
     name = re.sub(r"[^a-z0-9]+", "-", description.partition(";")[0].lower()).strip("-")[:60]
@@ -70,7 +72,7 @@ class Problem:
 class RecordFile:
     """The records of a machine.
 
-    path : of the file, which need not exist; description : of the machine, see `describe_machine`
+    path : of the file, which need not exist; description : of the machine, in words
     """
 
     path: Path
@@ -205,7 +207,7 @@ def tuned_schedules(
     cache: Cache, machine: Machine, toolchain: Toolchain, threads: int | None
 ) -> TunedSchedules:
     """The schedules that were tuned on a machine.  threads : None: all"""
-    file = record_file(cache, machine, toolchain)
+    file = record_file(cache, describe_machine(machine, toolchain))
     return TunedSchedules(file, default_threads() if threads is None else threads)
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from codegen.gpu import emit
 from codegen.loops.nodes import Block, Buffer, If, LoopNode, Store, Wait
 from codegen.loops.traverse import map_children, walk_loops
+from poly.errors import ScheduleError
 from poly.ir.expr import Const, Expr, Index, Op, Read, substitute
 from tests.gpu.layers import Edit, findings, missing_layers
 from tests.gpu.programs import CASES, MATMUL, SHARED, Case
@@ -200,10 +202,19 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
-def test_a_fault_is_found(fault: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_found(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Barriers that some threads do not reach are refused before anything runs.
+    monkeypatch.setattr(emit, "check_barriers", lambda body: body)
     case, must = fault.case, set(fault.must.split())
     found = findings(case.text, case.script, case.sizes, fault.edit, tmp_path)
     assert must and must - missing_layers() <= found
+
+
+def test_a_barrier_that_some_do_not_reach_is_refused(tmp_path: Path) -> None:
+    fault = FAULTS["a barrier that some do not reach"]
+    case = fault.case
+    with pytest.raises(ScheduleError, match=r"different barriers: the condition thread_x < 3"):
+        findings(case.text, case.script, case.sizes, fault.edit, tmp_path)
 
 
 @pytest.mark.parametrize("clean", CLEAN.values(), ids=list(CLEAN))

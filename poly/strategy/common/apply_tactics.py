@@ -32,10 +32,12 @@ class Strategy(Generic[M]):
 
     arrange : passes over the whole schedule, in order
     tactics : tried in order on each group of statements after that
+    marks : the primitives that say where iterations run, first that for outer loops
     """
 
     arrange: tuple[Arrange[M], ...]
     tactics: tuple[Tactic[M, Any], ...]
+    marks: tuple[str, ...]
 
     def core(self, schedule: Schedule, names: tuple[str, ...], machine: M) -> Core | None:
         """The core that the first tactic with a preference would tile some statements around."""

@@ -33,6 +33,7 @@ CPU_STRATEGY: Strategy[Machine] = Strategy(
         Transpose(),
         MemoryBound(),
     ),
+    marks=("parallelize", "vectorize"),
 )
 
 

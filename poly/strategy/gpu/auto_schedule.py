@@ -33,6 +33,7 @@ from poly.strategy.gpu.vector_points import VectorPoints
 GPU_STRATEGY: Strategy[GpuMachine] = Strategy(
     arrange=(group_statements, start_at_zero),
     tactics=(TensorCores(), BlockTile(), Transpose(), Rows(), VectorPoints(), Points()),
+    marks=("map_blocks", "map_threads"),
 )
 
 

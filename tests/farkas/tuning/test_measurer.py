@@ -10,6 +10,7 @@ import pytest
 
 import farkas as fk
 from codegen.c.kernel_source import KernelSource
+from farkas.targets.cpu import CpuRunner
 from farkas.tuning import measurer as module
 from farkas.tuning.child import Child, ChildError
 from farkas.tuning.measure_main import Setup
@@ -40,7 +41,7 @@ def with_statement(source: KernelSource, statement: str) -> KernelSource:
 @pytest.fixture
 def measurer(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measurer]:
     monkeypatch.setattr(module, "LEAST", 2.0)
-    with Measurer(Setup(source(), toolchain, Cache(), 1, {}, 0)) as made:
+    with Measurer(Setup(source(), CpuRunner(toolchain, Cache(), 1), {}, 0)) as made:
         made.begin()
         yield made
 
