@@ -42,7 +42,8 @@ frameworks: $(VENV)/.installed-frameworks frameworks-test
 frameworks-test:
 	$(BIN)/python -m pytest -n auto tests/farkas/frameworks tests/runtime/common/test_exchange.py \
 	    tests/farkas/kernels/test_einsum.py tests/benchmarks/test_jax_kernels.py \
-	    tests/benchmarks/test_call_overhead.py "tests/test_notebooks.py::test_it_runs[7_torch_operator]"
+	    tests/benchmarks/test_call_overhead.py \
+	    tests/farkas/tuning/test_clusters.py "tests/test_notebooks.py::test_it_runs[7_torch_operator]"
 
 sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow --timeout 10800

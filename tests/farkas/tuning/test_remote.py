@@ -110,19 +110,3 @@ def test_workers_that_die(monkeypatch: pytest.MonkeyPatch) -> None:
         made = tuned(executor)
     assert any("BrokenProcessPool" in m.trial.failure for m in made.found.history)
     assert any(m.trial.ratio == 1.0 for m in made.found.history)
-
-
-def test_dask() -> None:
-    """Two workers, one of which is killed; the records give the same winner without any."""
-    distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        victim = next(iter(client.run(os.getpid).values()))
-        os.kill(victim, signal.SIGKILL)
-        made = tuned(client.get_executor(), 12)
-    measured = len(trials())
-    assert measured >= 8
-    again = fk.tune(
-        "ij,jk->ik", dtypes="float32", sizes=SIZES, trials=measured, budget=60, again=True
-    )
-    assert again.winner.script == made.winner.script
