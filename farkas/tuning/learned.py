@@ -19,17 +19,22 @@ from runtime.tuned.record import Trial
 FEWEST, MOST = 24, 2000
 #: What failed counts as this many times as slow as the automatic schedule.
 FAILED = 4.0
+#: The weight of what was measured on another machine.
+PRIOR = 0.3
+
+#: What the model learns from: a value, see `value_of`, and features.
+Row = tuple[float, tuple[float, ...]]
 
 
 class Ranking:
     """Scores points by what they cost; less is better.
 
-    known : trials of this machine
+    known : trials of this machine; prior : what is known of others, which counts for less
     """
 
-    def __init__(self, known: Iterable[Trial] = ()) -> None:
-        self._rows: list[tuple[float, ...]] = []
-        self._values: list[float] = []
+    def __init__(self, known: Iterable[Trial] = (), prior: Iterable[Row] = ()) -> None:
+        self._prior = list(prior)
+        self._rows: list[Row] = []
         self._model: Any = None
         self._trained = 0
         self.learn(known)
@@ -38,8 +43,7 @@ class Ranking:
         """Take trials into account."""
         for trial in trials:
             if trial.features:
-                self._rows.append(trial.features)
-                self._values.append(math.log(min(trial.ratio, FAILED)))
+                self._rows.append((value_of(trial), trial.features))
 
     def scores(self, costs: Sequence[Cost], automatic: Cost) -> list[float]:
         """The logarithms of the times that points may take, over that of the automatic schedule."""
@@ -52,17 +56,27 @@ class Ranking:
 
     def _fitted(self) -> Any:
         """The model, trained again once there is a fifth more to learn from."""
-        if len(self._rows) < FEWEST or find_spec("sklearn") is None:
+        rows = [*self._prior, *self._rows[-MOST:]]
+        if len(rows) < FEWEST or find_spec("sklearn") is None:
             return None
         if self._model is None or len(self._rows) > 1.2 * self._trained:
-            from sklearn.ensemble import GradientBoostingRegressor
-
-            model = GradientBoostingRegressor(
-                n_estimators=60, max_depth=4, subsample=0.7, random_state=0
-            )
-            self._model = model.fit(self._rows[-MOST:], self._values[-MOST:])
+            self._model = fitted(rows, len(self._prior))
             self._trained = len(self._rows)
         return self._model
+
+
+def value_of(trial: Trial) -> float:
+    """What the model learns: the logarithm of a time over that of the automatic schedule."""
+    return math.log(min(trial.ratio, FAILED))
+
+
+def fitted(rows: Sequence[Row], less: int = 0) -> Any:
+    """A model of such rows, of which the first `less` have less weight."""
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    model = GradientBoostingRegressor(n_estimators=60, max_depth=4, subsample=0.7, random_state=0)
+    weights = [PRIOR if n < less else 1.0 for n in range(len(rows))]
+    return model.fit([row[1] for row in rows], [row[0] for row in rows], sample_weight=weights)
 
 
 def features(cost: Cost, automatic: Cost) -> tuple[float, ...]:

@@ -13,9 +13,10 @@ from typing import Any
 
 from farkas.tuning.child import ChildError
 from farkas.tuning.job import Job, Progress, Tell
-from farkas.tuning.learned import Ranking, features
+from farkas.tuning.learned import Ranking, Row, features
 from farkas.tuning.measure_main import Setup
 from farkas.tuning.measurer import BUILD, Checker, Comparison, Measurer, Timing
+from farkas.tuning.prior import prior
 from farkas.tuning.remote import RemoteMeasurer
 from farkas.tuning.search import Candidate, Search
 from farkas.version import version
@@ -211,7 +212,7 @@ def tune_program(
     own = {t.script: t for t in records if t.key == job.key}
     # What is known of this program is found again on the way, in the same order.
     others = [t for t in records if t.key != job.key]
-    search = Search(job.space, job.estimate, seed, Ranking(others), _starts(job))
+    search = Search(job.space, job.estimate, seed, Ranking(others, _prior(job)), _starts(job))
     source = job.emit(search.automatic.schedule)
     setup = Setup(source, job.runner, job.sizes, seed)
     with _measurer(setup, job, budget, executor) as measurer:
@@ -233,6 +234,11 @@ def _measurer(setup: Setup, job: Job, budget: float, executor: Executor | None) 
     if executor is None:
         return Measurer(setup, min(BUILD, budget / 4))
     return RemoteMeasurer(setup, executor, tuned)
+
+
+def _prior(job: Job) -> tuple[Row, ...]:
+    """What is known of machines of the same kind."""
+    return prior() if job.target.name == "cpu" else ()
 
 
 def _starts(job: Job) -> list[Point]:
