@@ -53,6 +53,11 @@ class Child(AbstractContextManager["Child"]):
             raise ChildError(result)
         return result
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the next call starts no other process."""
+        return self._process is not None
+
     def stop(self) -> None:
         """End the process; the next call starts another."""
         if self._process is not None:

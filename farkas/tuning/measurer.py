@@ -20,6 +20,8 @@ from runtime.cpu.shared_library import LIMIT
 #: Seconds that one call of a kernel may take, at least, and how many times as long as that of the
 #: automatic schedule.
 LEAST, TIMES = 5.0, 20.0
+#: Seconds until a new process may have made its inputs and run the automatic schedule.
+SET_UP = 600.0
 #: Seconds that the compiler may take for a kernel, if nothing else is said.
 BUILD = 30.0
 #: Rounds of each halving, in which the better half stays; and seconds of a turn, at least.
@@ -111,7 +113,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         ToolchainError, CacheError : see `runtime.cpu.shared_library.build_library`.
         """
         self._setup.runner.build(self._setup.source, LIMIT)
-        found = self._call(Turns((), 2, TURN), 600.0)
+        found = self._call(Turns((), 2, TURN), SET_UP)
         self._once = statistics.median(found.automatic)
 
     @property
@@ -193,14 +195,20 @@ class Measurer(AbstractContextManager["Measurer"]):
         return LEAST + TIMES * self._once * (rounds + 3)
 
     def _call(self, turns: Turns, limit: float) -> Measured:
-        found = self._child.call(self._setup, turns, limit=limit)
+        found = self._answer_of(turns, limit)
         assert isinstance(found, Measured)
         return found
+
+    def _answer_of(self, what: Any, limit: float) -> Any:
+        """What the process says; it is not to blame for the time that a new one takes to set up."""
+        if not self._child.is_running:
+            self._child.call(self._setup, Turns((), 1, 0.0), limit=SET_UP)
+        return self._child.call(self._setup, what, limit=limit)
 
     def _wrong(self, source: Any) -> str:
         """What is wrong with a kernel that was built, "" if nothing is."""
         try:
-            found = self._child.call(self._setup, source, limit=self._limit(1))
+            found = self._answer_of(source, self._limit(1))
         except ChildError as error:
             return str(error)
         assert isinstance(found, str)

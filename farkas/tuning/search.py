@@ -22,7 +22,7 @@ from poly.strategy.common.point import AUTOMATIC, Point
 from runtime.tuned.record import Trial
 
 #: Points that are drawn for each one that is measured.
-DRAWN = 16
+DRAWN = 8
 #: Of the points of a generation, those that are not chosen by the model.
 ANY = 0.25
 #: Points whose neighbours are tried, and how often a point is a neighbour, a cross, or new.

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from poly.errors import ScheduleError
 from poly.schedule.schedule import Schedule
 from poly.space.random_steps import last_steps, random_step, varied
-from poly.strategy.common.apply_tactics import Strategy, apply_tactics, arranged, plan_with
+from poly.strategy.common.apply_tactics import Strategy, arranged, plan_with, scheduled
 from poly.strategy.common.grouping import Parallel, groups
 from poly.strategy.common.point import AUTOMATIC, Pick, Point
 from poly.strategy.common.tactic import Group, NoMatch, Tactic, Value
@@ -183,15 +183,20 @@ def _taken(schedule: Schedule, step: Step | None) -> tuple[Schedule, list[Step]]
 
 @lru_cache(maxsize=256)
 def _schedule(space: Space[Any], point: Point) -> Schedule:
-    return apply_tactics(space.start, space.machine, space.strategy, point=point).schedule
+    before = _arranged(space, point.apart)
+    return scheduled(before, space._machine, space.strategy, False, point).schedule
+
+
+@lru_cache(maxsize=64)
+def _arranged(space: Space[Any], apart: tuple[str, ...]) -> Schedule:
+    return arranged(space.start, space._machine, space.strategy, apart)
 
 
 @lru_cache(maxsize=64)
 def _groups(space: Space[Any], apart: tuple[str, ...]) -> tuple[Group[Any], ...]:
     """The groups of statements that get tactics."""
-    machine = space._machine
-    schedule = arranged(space.start, machine, space.strategy, apart)
-    return tuple(Group(schedule, names, machine) for names in groups(schedule))
+    schedule = _arranged(space, apart)
+    return tuple(Group(schedule, names, space._machine) for names in groups(schedule))
 
 
 @lru_cache(maxsize=256)

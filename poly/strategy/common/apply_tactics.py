@@ -81,6 +81,13 @@ def apply_tactics(
     """
     machine = machine.exact if start.exact else machine
     schedule = arranged(start, machine, strategy, point.apart)
+    return scheduled(schedule, machine, strategy, plain, point)
+
+
+def scheduled(
+    schedule: Schedule, machine: M, strategy: Strategy[M], plain: bool, point: Point
+) -> Scheduled:
+    """The rest of `apply_tactics`, from the schedule that `arranged` makes."""
     tactics = [t for t in strategy.tactics if t.plain or not plain]
     choices = []
     for names in groups(schedule):
