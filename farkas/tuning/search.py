@@ -21,8 +21,9 @@ from poly.space.space import Space
 from poly.strategy.common.point import AUTOMATIC, Point
 from runtime.tuned.record import Trial
 
-#: Points that are drawn for each one that is measured.
-DRAWN = 8
+#: Points that are drawn for each one that is measured, at most, at least, and over the number of
+#: statements: these have to be scheduled for each.
+DRAWN, LEAST_DRAWN, STATEMENTS = 8, 2, 24
 #: Of the points of a generation, those that are not chosen by the model.
 ANY = 0.25
 #: Points whose neighbours are tried, and how often a point is a neighbour, a cross, or new.
@@ -75,13 +76,16 @@ class Search:
         self.counts = Counts()
         self.automatic = self._drawn(AUTOMATIC)
         self._seen = {self.automatic.script}
+        statements = len(self.automatic.schedule.statements)
+        self._draws = min(DRAWN, max(LEAST_DRAWN, STATEMENTS // statements))
         self._best: list[tuple[float, int, Point]] = [(1.0, 0, AUTOMATIC)]
 
     def ask(self, count: int) -> list[Candidate]:
         """Up to so many schedules that were not asked for before; none if no more were found."""
-        drawn = self._new(self._next_point() for _ in range(DRAWN * count))
+        draws = range(self._draws * count)
+        drawn = self._new(self._next_point() for _ in draws)
         if len(drawn) < FEW * count:
-            drawn += self._new(self._longer_point() for _ in range(DRAWN * count))
+            drawn += self._new(self._longer_point() for _ in draws)
         scores = self._ranking.scores([c.cost for c in drawn], self.automatic.cost)
         order = sorted(range(len(drawn)), key=lambda n: (scores[n], n))
         free = min(len(drawn), math.ceil(ANY * count))
