@@ -1,4 +1,4 @@
-"""Two networks built here, with seeded random weights: MobileNetV2 and a BERT encoder."""
+"""Networks built here, with seeded random weights: MobileNetV2, a BERT encoder, and a Swin."""
 
 from __future__ import annotations
 
@@ -148,3 +148,126 @@ def bert(
     build.nodes[-1].output[0] = "Y"
     shape = (1, length, hidden)
     return one_model("bert_base", build.nodes, {"X": shape}, {"Y": shape}, build.weights)
+
+
+# --- Swin --------------------------------------------------------------------------------------
+
+#: Channels and heads of each stage; all have two blocks, the second with shifted windows.
+_STAGES = ((96, 3), (192, 6), (384, 12))
+
+
+class _Swin(Builder):
+    """Values are images [1, side, side, width]; windows have `window` places along each side."""
+
+    def __init__(self, seed: int, window: int) -> None:
+        super().__init__(seed)
+        self.window = window
+        self.is_rolled = False
+
+    def linear(self, x: str, rows: int, columns: int) -> str:
+        y = self.node("MatMul", [x, self.normal((rows, columns), rows**-0.5)])
+        return self.node("Add", [y, self.normal((columns,), 0.02)])
+
+    def normalised(self, x: str, width: int) -> str:
+        g, b = self.near_one(width), self.normal((width,), 0.02)
+        return self.node("LayerNormalization", [x, g, b], axis=-1, epsilon=1e-5)
+
+    def shaped(self, x: str, *shape: int) -> str:
+        return self.node("Reshape", [x, self.constant(np.array(shape, np.int64))])
+
+    def turned(self, x: str, *order: int) -> str:
+        return self.node("Transpose", [x], perm=list(order))
+
+    def number(self, value: float) -> str:
+        return self.constant(np.array(value, np.float32))
+
+    def rolled(self, x: str, side: int, by: int) -> str:
+        """The image moved by so many places, along both sides, what leaves it comes back."""
+        for axis in (1, 2):
+            zero, cut, end, along = (
+                self.constant(np.array([n], np.int64)) for n in (0, by % side, side, axis)
+            )
+            head = self.node("Slice", [x, zero, cut, along])
+            tail = self.node("Slice", [x, cut, end, along])
+            x = self.node("Concat", [tail, head], axis=axis)
+        return x
+
+    def attention(self, x: str, side: int, width: int, heads: int) -> str:
+        """Attention in each window of an image."""
+        w = self.window
+        count, inside, depth = side // w, w * w, width // heads
+        x = self.turned(self.shaped(x, count, w, count, w, width), 0, 2, 1, 3, 4)
+        x = self.shaped(self.linear(x, width, 3 * width), count**2, inside, 3, heads, depth)
+        x = self.turned(x, 2, 0, 3, 1, 4)
+        q, k, v = (
+            self.node("Gather", [x, self.constant(np.array(n, np.int64))], axis=0) for n in range(3)
+        )
+        q = self.node("Mul", [q, self.number(depth**-0.5)])
+        scores = self.node("MatMul", [q, self.turned(k, 0, 1, 3, 2)])
+        scores = self.node("Add", [scores, self.normal((1, heads, inside, inside), 0.02)])
+        if self.is_rolled:
+            scores = self.node("Add", [scores, self.constant(_masks(side, w))])
+        x = self.node("MatMul", [self.node("Softmax", [scores], axis=-1), v])
+        x = self.shaped(self.turned(x, 0, 2, 1, 3), count**2, inside, width)
+        x = self.shaped(self.linear(x, width, width), count, count, w, w, width)
+        return self.shaped(self.turned(x, 0, 2, 1, 3, 4), 1, side, side, width)
+
+    def perceptron(self, x: str, width: int) -> str:
+        y = self.linear(x, width, 4 * width)
+        gate = self.node("Erf", [self.node("Mul", [y, self.number(0.5**0.5)])])
+        gate = self.node("Mul", [self.node("Add", [gate, self.number(1)]), self.number(0.5)])
+        return self.linear(self.node("Mul", [y, gate]), 4 * width, width)
+
+    def block(self, x: str, side: int, width: int, heads: int, is_shifted: bool) -> str:
+        by, self.is_rolled = self.window // 2, is_shifted and side > self.window
+        y = self.normalised(x, width)
+        y = self.rolled(y, side, by) if self.is_rolled else y
+        y = self.attention(y, side, width, heads)
+        y = self.rolled(y, side, -by) if self.is_rolled else y
+        x = self.node("Add", [x, y])
+        return self.node("Add", [x, self.perceptron(self.normalised(x, width), width)])
+
+    def merged(self, x: str, side: int, width: int) -> str:
+        """Four neighbours as one place with twice the channels; side and width: of the result."""
+        x = self.turned(self.shaped(x, 1, side, 2, side, 2, width // 2), 0, 1, 3, 4, 2, 5)
+        x = self.normalised(self.shaped(x, 1, side, side, 2 * width), 2 * width)
+        return self.node("MatMul", [x, self.normal((2 * width, width), (2 * width) ** -0.5)])
+
+
+def swin(seed: int = 0, size: int = 112, window: int = 7, classes: int = 1000) -> ModelProto:
+    """Windowed attention for one image [1, 3, size, size], like Swin (Liu et al., ICCV 2021).
+
+    Every stage halves the image.  In every other block the image is rolled by half a window; what
+    is no neighbour is masked by a constant that is added to the scores, as is the bias of places.
+    """
+    build = _Swin(seed, window)
+    side, width = size // 4, _STAGES[0][0]
+    w, b = build.normal((width, 3, 4, 4), 0.1), build.normal((width,), 0.02)
+    x = build.node("Conv", ["X", w, b], kernel_shape=[4, 4], strides=[4, 4])
+    x = build.normalised(build.turned(x, 0, 2, 3, 1), width)
+    for number, (width, heads) in enumerate(_STAGES):
+        if number:
+            side //= 2
+            x = build.merged(x, side, width)
+        for is_shifted in (False, True):
+            x = build.block(x, side, width, heads, is_shifted)
+    places = build.constant(np.array([1, 2], np.int64))
+    x = build.node("ReduceMean", [x, places], keepdims=0)
+    weights, bias = build.normal((width, classes), width**-0.5), build.normal((classes,), 0.02)
+    build.nodes.append(helper.make_node("Gemm", [x, weights, bias], ["Y"]))
+    shape = (1, 3, size, size)
+    return one_model("swin", build.nodes, {"X": shape}, {"Y": (1, classes)}, build.weights)
+
+
+def _masks(side: int, window: int) -> Array:
+    """What is added to scores, [windows, 1, places, places]: -100 where places were not in one part
+    of the image before it was rolled.
+    """
+    place = np.arange(side)
+    parts = (place >= side - window).astype(int) + (place >= side - window // 2)
+    both = parts[:, None] * 3 + parts
+    count = side // window
+    tiles = both.reshape(count, window, count, window).swapaxes(1, 2).reshape(count**2, -1)
+    same = tiles[:, :, None] == tiles[:, None, :]
+    masks: Array = np.where(same, 0, -100).astype(np.float32)[:, None]
+    return masks

@@ -1,7 +1,8 @@
 """``python -m benchmarks --suite tuned``: what tuning gains over the automatic schedules.
 
-Kernels of suite K and the held-out ones, recurrent networks, ten stencils and ten einsums that
-nobody tuned by hand, each for a minute (``--budget``), on records of their own (``--records``).
+Kernels of suite K and the held-out ones, recurrent networks, two others (``networks``, which need
+three minutes), ten stencils and ten einsums that nobody tuned by hand, each for a minute
+(``--budget``), on records of their own (``--records``).
 With ``--fresh``, nothing is tuned: automatic and recorded schedules are measured anew, in turns, in
 new processes; this is the check that none is slower on another day.
 """
@@ -17,10 +18,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 import farkas as fk
 from benchmarks import recurrent
@@ -28,6 +31,7 @@ from benchmarks.heldout import heldout
 from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
 from benchmarks.measure import Settings, take_turns
+from benchmarks.networks import mobilenetv2, swin
 from benchmarks.results import geomean
 from farkas.console.display import seconds
 from farkas.tuning.tune_program import Tuned
@@ -116,9 +120,9 @@ def items() -> Iterator[Item]:
             if kernel.flops or kernel.bytes:
                 yield _of_kernel(suite, kernel)
     for name in recurrent.names():
-        with tempfile.TemporaryDirectory() as folder:
-            model = recurrent.write(name, Path(folder)).read_bytes()
-        yield _of_model("recurrent", name, model)
+        yield _of_model("recurrent", name, partial(_recurrent, name))
+    for name, build in (("mobilenetv2", mobilenetv2), ("swin", swin)):
+        yield _of_model("networks", name, partial(_serialised, build))
     for name, stencil in STENCILS.items():
         inputs, text = stencil.split(": ")
         yield _of_text("stencils", name, f"def f(float32 {inputs}) -> (Y) {{ {text} }}", {})
@@ -132,7 +136,17 @@ def _of_kernel(suite: str, kernel: Kernel) -> Item:
     text = kernel.text
     if kernel.native and text is not None:
         return _of_text(suite, kernel.name, text.text, dict(text.sizes))
-    return _of_model(suite, kernel.name, kernel.model(kernel.draw()).SerializeToString())
+    return _of_model(suite, kernel.name, lambda: kernel.model(kernel.draw()).SerializeToString())
+
+
+def _serialised(build: Callable[[], ModelProto]) -> bytes:
+    found: bytes = build().SerializeToString()
+    return found
+
+
+def _recurrent(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return recurrent.write(name, Path(folder)).read_bytes()
 
 
 def _of_text(suite: str, name: str, text: str, sizes: dict[str, int]) -> Item:
@@ -154,15 +168,15 @@ def _of_text(suite: str, name: str, text: str, sizes: dict[str, int]) -> Item:
     return Item(suite, name, tune, compiled)
 
 
-def _of_model(suite: str, name: str, model: bytes) -> Item:
+def _of_model(suite: str, name: str, model: Callable[[], bytes]) -> Item:
     def tune(budget: float) -> tuple[float, float, float, list[Tuned]]:
-        made = fk.tune_onnx(model, budget=budget)
+        made = fk.tune_onnx(model(), budget=budget)
         after = made.after if made.kept else made.before
         return made.before, after, 0.0, [k.found for k in made.kernels]
 
     def compiled(automatic: bool) -> Callable[[], object]:
         with _records(os.devnull if automatic else None):
-            network = fk.compile_onnx(model)
+            network = fk.compile_onnx(model())
         rng = np.random.default_rng(0)
         given: dict[str, Any] = {
             p.name: rng.standard_normal(p.at({})).astype(p.dtype.numpy) for p in network.inputs

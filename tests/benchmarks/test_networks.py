@@ -13,7 +13,7 @@ import farkas as fk
 from benchmarks import files, models, public, recurrent, rewritten, trained
 from benchmarks.models import GIGAFLOPS, bare_model, count
 from benchmarks.narrow.forms import plain_results
-from benchmarks.networks import bert, mobilenetv2
+from benchmarks.networks import bert, mobilenetv2, swin
 from benchmarks.task import UnavailableError
 from benchmarks.translate.network import read_network
 from benchmarks.worker import difference
@@ -39,6 +39,16 @@ def test_a_small_encoder_agrees(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (expected,) = session.run(None, {"X": x})
     assert 0.5 < float(np.std(expected)) < 2
+    assert difference([fk.compile_onnx(model).run({"X": x})["Y"]], [expected]) < 1e-4
+
+
+def test_windows_agree() -> None:
+    model = swin()
+    onnx.checker.check_model(model, full_check=True)
+    x = np.random.default_rng(0).standard_normal((1, 3, 112, 112), np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (expected,) = session.run(None, {"X": x})
+    assert 0.3 < float(np.std(expected)) < 3
     assert difference([fk.compile_onnx(model).run({"X": x})["Y"]], [expected]) < 1e-4
 
 
