@@ -128,7 +128,7 @@ class _Lowering:
         """The stored element that all these accesses read; None: any access."""
         for buffer in reversed(buffers):
             if buffer.tensor == read.tensor and serves(buffer.accesses, accesses):
-                return _in_buffer(buffer, read.indices, ranges, buffer.prefix)
+                return self._in_buffer(buffer, read.indices, ranges, buffer.prefix)
         if read.tensor not in self.program.tensors:
             return read
         shape = self.program.tensors[read.tensor].shape
@@ -156,7 +156,7 @@ class _Lowering:
         own = next(n for n, b in enumerate(buffers) if b.name == copy.buffer)
         elements = node.args[copy.depth :]
         prefix, accesses = node.args[: copy.depth], buffers[own].accesses
-        inside = _in_buffer(buffers[own], elements, ranges, prefix, copied=True)
+        inside = self._in_buffer(buffers[own], elements, ranges, prefix, copied=True)
         around = tuple(b for b in buffers[:own] if copy.buffer in b.inside)
         outside = self._resolve(Read(copy.tensor, elements), around, ranges, accesses)
         dtype = buffers[own].dtype
@@ -165,29 +165,39 @@ class _Lowering:
         target, source = (inside, outside) if copy.inward else (outside, inside)
         return Store(target, copy.op or "=", source, dtype, node.statement)
 
+    def _in_buffer(
+        self,
+        buffer: Buffer,
+        indices: tuple[Expr, ...],
+        ranges: Ranges,
+        prefix: tuple[Expr, ...],
+        copied: bool = False,
+    ) -> Read:
+        """Element e of the tensor is at ``e mod size`` in each dimension of the buffer, or relative
+        to the buffer's origin; double-buffered, iteration p uses half ``p mod 2``.  Where the
+        buffer has room for the whole dimension, that is e.
 
-def _in_buffer(
-    buffer: Buffer,
-    indices: tuple[Expr, ...],
-    ranges: Ranges,
-    prefix: tuple[Expr, ...],
-    copied: bool = False,
-) -> Read:
-    """Element e of the tensor is at ``e mod size`` in each dimension of the buffer, or relative to
-    the buffer's origin; double-buffered, iteration p uses half ``p mod 2``.
+        copied : by a copy for the iteration `prefix`, and not by code in the buffer's scope
+        """
+        half = (settle(modulo(prefix[-1], 2, ranges), ranges),) if buffer.halves else ()
+        sizes = buffer.layout.sizes(buffer.shape[len(half) :])
+        origins = buffer.origins or (None,) * len(sizes)
+        at = {dim("p", n): e for n, e in enumerate(prefix)}
+        reduced: list[Expr] = []
+        for n, (i, size, origin) in enumerate(zip(indices, sizes, origins, strict=True)):
+            if origin is not None:
+                formula, here = origin
+                first = substitute(formula, indices=at) if copied else here
+                i = sub(i, first)
+            i = settle(i, ranges)
+            reduced.append(i if self._is_whole(buffer, n, size) else modulo(i, size, ranges))
+        kept = buffer.layout.indices(reduced)
+        return Read(buffer.name, (*half, *(settle(i, ranges) for i in kept)))
 
-    copied : by a copy for the iteration `prefix`, and not by code in the buffer's scope
-    """
-    half = (settle(modulo(prefix[-1], 2, ranges), ranges),) if buffer.halves else ()
-    sizes = buffer.layout.sizes(buffer.shape[len(half) :])
-    origins = buffer.origins or (None,) * len(sizes)
-    at = {dim("p", n): e for n, e in enumerate(prefix)}
-    reduced: list[Expr] = []
-    for i, size, origin in zip(indices, sizes, origins, strict=True):
-        if origin is not None:
-            formula, here = origin
-            first = substitute(formula, indices=at) if copied else here
-            i = sub(i, first)
-        reduced.append(modulo(settle(i, ranges), size, ranges))
-    kept = buffer.layout.indices(reduced)
-    return Read(buffer.name, (*half, *(settle(i, ranges) for i in kept)))
+    def _is_whole(self, buffer: Buffer, dimension: int, size: int) -> bool:
+        """Whether a buffer begins at 0 in a dimension, and has room for all of it."""
+        tensor = self.program.tensors.get(buffer.tensor)
+        if tensor is None or (buffer.origins and buffer.origins[dimension] is not None):
+            return False
+        extent = tensor.shape[dimension]
+        return isinstance(extent, Const) and int(extent.value) <= size

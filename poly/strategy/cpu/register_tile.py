@@ -34,6 +34,8 @@ IN_FLIGHT = 8
 SCATTER = 6
 #: The fraction of busy lanes from which on a vector loop counts as full.
 FULL = 0.8
+#: The same for a tile of several vectors of which the last is partial.
+NEARLY_FULL = 0.9
 #: Extents up to this are unrolled where they bound the loops of a tile, or its lanes (padding).
 UNROLLED_TAPS = 11
 #: An operand is packed if each of its elements is used at least this often.
@@ -341,6 +343,23 @@ class TileCost:
         return max(vectors * rows, loads, IN_FLIGHT) + beside + vectors * self.store
 
 
+def wasted_on(extent: int | None, rows: int) -> float:
+    """The time that tiles of so many rows take, over that of full ones: a partial tile runs several
+    times slower.
+    """
+    left = extent % rows if extent is not None else 0
+    return 1.1 + 3 * left / extent if extent and left else 1.0
+
+
+def _fits(columns: int | None, lanes: int, vectors: int) -> bool:
+    """Whether a row has a whole number of so many vectors, the last one partial if it must be."""
+    if columns is None:
+        return True
+    whole, above = max(1, columns // lanes), -(-columns // lanes)
+    is_nearly = columns >= NEARLY_FULL * above * lanes
+    return whole % vectors == 0 or (is_nearly and above % vectors == 0)
+
+
 def register_tile(
     columns: int | None,
     rows: int | None,
@@ -359,18 +378,15 @@ def register_tile(
     accumulators = machine.registers - 4
     best = (0.0, 1, 1)
     for vectors in (1, 2, 4):
-        if vectors > most_vectors or (columns is not None and max(1, columns // lanes) % vectors):
+        if vectors > most_vectors or not _fits(columns, lanes, vectors):
             continue
         most = min(accumulators // vectors, 14)
         for count in range(1, most + 1):
             if rows is not None and count > rows:
                 break
-            # A partial tile runs several times slower than a full one.
-            partial = 0.0 if rows is None else rows % count / rows
-            wasted = 1.0 + 3 * partial if partial == 0 else 1.1 + 3 * partial
-            if exact and partial:
+            if exact and rows is not None and rows % count:
                 continue
-            quality = vectors * count / cost(vectors, count) / wasted
+            quality = vectors * count / cost(vectors, count) / wasted_on(rows, count)
             if quality > best[0] * 1.01:
                 best = (quality, vectors, count)
     if rows is None:

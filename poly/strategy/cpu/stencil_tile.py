@@ -35,10 +35,13 @@ from poly.strategy.cpu.register_tile import (
     IN_FLIGHT,
     UNROLLED_TAPS,
     USUAL,
+    wasted_on,
 )
 
 #: Vectors of a row are unrolled if that gives no more multiply-adds than this.
 UNROLLED = 400
+#: With fewer rows, a tile may be partial, as where their number is a prime.
+FEW_ROWS = 4
 #: The most rows of a tile, and the registers that they leave for loaded values.
 MOST_ROWS, LOADED = 14, 10
 #: The most rows of a tile if their number is unknown: images often have a multiple of 7.
@@ -113,9 +116,7 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     across = [t for t in taps if t not in along and w and any(_meet(r, w, t) for r in moving)]
     most = min(MOST_ROWS, machine.registers - LOADED)
     count = prod(extents[t] for t in (*along, *across))
-    fit = [k for k in range(1, most + 1) if w and extents[w] % k == 0]
-    rows = max((k for k in fit if count * k * vectors <= UNROLLED), default=0)
-    rows = rows or max((k for k in fit if count * k <= UNROLLED // 2), default=1)
+    rows = _rows(extents[w], most, count, vectors) if w else 1
     if w in unknown:
         # The remainder of an image has fewer rows, and a case for each number of them.
         most = min(most, OPEN_ROWS)
@@ -132,6 +133,23 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     rest = tuple(r for r in reductions if r not in along and r not in across)
     known = v not in unknown and w not in unknown
     return Stencil(s.name, v, w, lanes, rows, free, (*along, *across), rest, vectors, cost, known)
+
+
+def _rows(extent: int, most: int, count: int, vectors: int) -> int:
+    """The rows of a tile: enough to hide the latency of multiply-adds, few of them in vain.
+
+    count : multiply-adds for a row of one vector; vectors : of a row of the image
+    """
+
+    full = [k for k in range(1, most + 1) if extent % k == 0]
+    rows = max((k for k in full if count * k * vectors <= UNROLLED), default=0)
+    rows = rows or max((k for k in full if count * k <= UNROLLED // 2), default=1)
+    if rows >= FEW_ROWS:
+        return rows
+    fit = [k for k in range(rows, min(most, extent) + 1) if count * k <= UNROLLED // 2]
+    return min(
+        fit, key=lambda k: (wasted_on(extent, k) * max(1.0, IN_FLIGHT / k), -k), default=rows
+    )
 
 
 def _meet(read: Read, loop: str, other: str) -> bool:
