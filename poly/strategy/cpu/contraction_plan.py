@@ -10,7 +10,7 @@ from poly.machine.cpu import Machine
 from poly.strategy.common.tactic import Group, NoMatch, Parameter, field_parameter, yes_or_no
 from poly.strategy.cpu.cache_blocks import Blocks, cut_loops, find_blocks
 from poly.strategy.cpu.choose_tile import loops_outside
-from poly.strategy.cpu.packing import reduction_order
+from poly.strategy.cpu.packing import is_own, reduction_order
 from poly.strategy.cpu.register_tile import Contraction, Update, find_update
 
 #: Sides of register tiles, and tiles in a block, that are tried.
@@ -42,14 +42,19 @@ class ContractionPlan:
 
 
 def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | NoMatch:
-    """The plan for a register tile: with the blocks that suit it."""
+    """The plan for a register tile: with the blocks that suit it.
+
+    Where each row has its own operand, all tiles of a row come before the next row: they share its
+    lines, and hardly anything is worth packing.
+    """
     blocks = find_blocks(group.schedule.scop, core, group.machine)
     unknown = {r for r in core.reductions if core.extent(r) is None}
     if unknown - {r for r, _ in blocks.reductions}:
         return NoMatch(f"{core.statement} has no rows to reuse a packed operand for")
     if unknown & set(core.shaped):
         return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
-    return ContractionPlan(core, blocks)
+    apart = any(is_own(r, core) for r in group.schedule.scop.statement(core.statement).source.reads)
+    return ContractionPlan(core, blocks, packs=not apart, rows_outside=apart)
 
 
 def _update(group: Group[Machine], plan: ContractionPlan) -> Update:

@@ -105,13 +105,19 @@ def is_packed(read: Read, core: Contraction) -> bool:
     """Whether an operand that moves with v is packed by copying.
 
     Not if it is contiguous along v and no wider than the tile, or stored in blocks along v: then it
-    is in the packed order already.
+    is in the packed order already.  Nor if each row of the tile has its own, as in a depthwise
+    convolution with channels last: then there is as much to copy as to read.
     """
     dim, width = plain_dimension(read, core.v), core.vectors * core.lanes
     if core.dot is not None:
         return read not in core.dot.in_place
     in_order = dim == len(read.indices) - 1 and (core.extent(core.v) or width + 1) <= width
-    return bool(core.w) and dim is not None and not in_order
+    return bool(core.w) and dim is not None and not in_order and not is_own(read, core)
+
+
+def is_own(read: Read, core: Contraction) -> bool:
+    """Whether each row of a tile has an operand of its own, which is contiguous along the lanes."""
+    return core.w in loops_of_read(read) and plain_dimension(read, core.v) == len(read.indices) - 1
 
 
 def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int) -> Schedule:
