@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from poly.ir.size_values import all_sizes
 from poly.schedule.schedule import Schedule
 from poly.space.cost import Cost
 from poly.space.space import Space
+from poly.strategy.common.point import AUTOMATIC
 from runtime.tuned.record import Key, Winner
 from runtime.tuned.record_file import RecordFile, family_of
 
@@ -63,9 +65,18 @@ class Job:
         tuned = self.runner.tuned
         return None if tuned is None else tuned.file
 
+    @cached_property
+    def base(self) -> str:
+        """The digest of the schedule that is to be beaten: of its steps, as records have them."""
+        script = str(self.space.schedule(AUTOMATIC))
+        return hashlib.sha256(script.encode()).hexdigest()[:16]
+
     def winner(self) -> Winner | None:
-        """What was found before."""
-        return None if self.file is None else self.file.winner(self.key)
+        """What was found before, if today's automatic schedule is the one that it was compared
+        with.
+        """
+        found = None if self.file is None else self.file.winner(self.key)
+        return found if found is not None and found.base == self.base else None
 
     def estimate(self, schedule: Schedule) -> Cost:
         """What one of its schedules may cost."""

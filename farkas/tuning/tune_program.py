@@ -122,8 +122,8 @@ class _Tuning:
     def trial(self, c: Candidate, timing: Timing) -> Trial:
         known = features(c.cost, self.search.automatic.cost)
         return Trial(
-            self.job.key, self.job.family, c.script, point_data(c.point), rounded(timing.ratio),
-            rounded(timing.spread), tuple(map(rounded, known)),
+            self.job.key, self.job.base, self.job.family, c.script, point_data(c.point),
+            rounded(timing.ratio), rounded(timing.spread), tuple(map(rounded, known)),
             " ".join(timing.failure.split())[:500],
         )  # fmt: skip
 
@@ -151,7 +151,7 @@ class _Tuning:
         job, once = self.job, self.measurer.seconds
         seconds = (once, once) if compared is None else (compared.seconds(0), compared.seconds(1))
         return Winner(
-            job.key, job.family, job.program.name,
+            job.key, job.base, job.family, job.program.name,
             "" if candidate is None else candidate.script,
             None if candidate is None else point_data(candidate.point),
             *seconds, 0.0 if compared is None else compared.spread, time.monotonic() - self.began,
@@ -209,7 +209,7 @@ def tune_program(
     """
     began, file = time.monotonic(), job.file
     records = () if file is None else file.trials()
-    own = {t.script: t for t in records if t.key == job.key}
+    own = {t.script: t for t in records if (t.key, t.base) == (job.key, job.base)}
     # What is known of this program is found again on the way, in the same order.
     others = [t for t in records if t.key != job.key]
     search = Search(job.space, job.estimate, seed, Ranking(others, _prior(job)), _starts(job))
@@ -242,11 +242,12 @@ def _prior(job: Job) -> tuple[Row, ...]:
 
 
 def _starts(job: Job) -> list[Point]:
-    """Points that won for the same program at other sizes, or with other threads, to be tried
-    first.
+    """Points that won for the same program at other sizes, with other threads, or beside another
+    automatic schedule, to be tried first.
     """
     winners = () if job.file is None else job.file.winners()
-    near = [w for w in winners if w.family == job.family and w.key != job.key and w.point]
+    near = [w for w in winners if w.family == job.family and w.point]
+    near = [w for w in near if (w.key, w.base) != (job.key, job.base)]
     found: list[Point] = []
     for w in near[-NEIGHBOURS:]:
         with contextlib.suppress(TuningError):  # it was edited

@@ -41,7 +41,7 @@ class Key:
 class Trial:
     """A schedule that was measured beside the automatic one.
 
-    family : the digest of the program without its numbers
+    base : the digest of that one; family : of the program without its numbers
     script : the schedule; point : how it was found, as JSON, None if by hand
     ratio : its time over that of the automatic schedule, `math.inf` if it failed
     spread : the part of the ratio by which half of the rounds differ from it at most
@@ -50,6 +50,7 @@ class Trial:
     """
 
     key: Key
+    base: str
     family: str
     script: str
     point: Any
@@ -63,12 +64,15 @@ class Trial:
 class Winner:
     """The schedule that a program gets from now on.
 
-    name : of the program; script : "" for the automatic schedule, which nothing has beaten
+    base : the digest of the automatic schedule, which is another one in another version of Farkas
+    family : as in `Trial`; name : of the program
+    script : "" for the automatic schedule, which nothing has beaten
     automatic, seconds : of a call, with the automatic schedule and with this one
     spread : as in `Trial`; spent : seconds of tuning; when, version : the day, and that of Farkas
     """
 
     key: Key
+    base: str
     family: str
     name: str
     script: str
@@ -95,6 +99,7 @@ def write_line(record: Trial | Winner) -> str:
         "exact": key.exact,
         "threads": key.threads,
         "sizes": dict(key.sizes),
+        "base": record.base,
         "family": record.family,
     }
     if isinstance(record, Winner):
@@ -135,9 +140,10 @@ def read_line(line: str) -> Trial | Winner:
     fields = _Fields(data)
     kind, family, spread = fields.text("kind"), fields.text("family"), fields.number("spread")
     key = Key(fields.digest("program"), fields.flag("exact"), fields.threads(), fields.sizes())
+    base = fields.digest("base")
     if kind == "winner":
         return Winner(
-            key, family, fields.text("name"), fields.script(), data.get("point"),
+            key, base, family, fields.text("name"), fields.script(), data.get("point"),
             fields.seconds("automatic"), fields.seconds("seconds"), spread, fields.number("spent"),
             fields.text("when"), fields.text("farkas"),
         )  # fmt: skip
@@ -146,7 +152,9 @@ def read_line(line: str) -> Trial | Winner:
     ratio = math.inf if data.get("ratio") is None else fields.seconds("ratio")
     features = fields.numbers("features")
     failure = fields.text("failure")
-    return Trial(key, family, fields.script(), data.get("point"), ratio, spread, features, failure)
+    return Trial(
+        key, base, family, fields.script(), data.get("point"), ratio, spread, features, failure
+    )
 
 
 @dataclass(frozen=True)

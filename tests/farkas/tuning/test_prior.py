@@ -35,7 +35,7 @@ def test_a_model_of_them_orders_schedules_better_than_chance() -> None:
 
 def test_every_program_has_the_same_say() -> None:
     def trial(program: str, number: int) -> Trial:
-        return Trial(Key(program, False, 1, ()), "f", str(number), {}, 1.0, 0.0, (1.0,), "")
+        return Trial(Key(program, False, 1, ()), "b", "f", str(number), {}, 1.0, 0.0, (1.0,), "")
 
     many = [trial("a", n) for n in range(100)] + [trial("b", n) for n in range(3)]
     kept = chosen(many)

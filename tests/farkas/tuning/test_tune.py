@@ -92,6 +92,17 @@ def test_later_compilations_find_it(won: str, monkeypatch: pytest.MonkeyPatch) -
     assert compiled(tune=30).source == kernel.source
 
 
+def test_another_automatic_schedule_has_to_be_beaten_anew(won: str) -> None:
+    """As after an update: what was found is used, and compared again by the next tuning."""
+    given(changed(won, base="0" * 16))
+    old = records_here().winners()[-1]
+    assert str(compiled().schedule) == old.script
+    again = tuned(trials=3)
+    assert again.found.history[0].trial.script == old.script, "it is tried first"
+    assert again.winner.base != old.base
+    assert records_here().winners()[-1] == again.winner
+
+
 def test_another_process_makes_the_same_c(won: str) -> None:
     given(won)
     code = (

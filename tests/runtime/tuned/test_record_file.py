@@ -19,9 +19,11 @@ from runtime.tuned.record import Key, Trial, Winner, read_line, write_line
 from runtime.tuned.record_file import RecordFile
 
 KEY = Key("0123456789abcdef", False, 2, (("N", 100),))
-TRIAL = Trial(KEY, "f" * 16, "tile S0: i by 8\nunroll S0: i_i", {"a": 1}, 0.5, 0.01, (1.0, 2.5))
+BASE, SCRIPT = "b" * 16, "tile S0: i by 8\nunroll S0: i_i"
+TRIAL = Trial(KEY, BASE, "f" * 16, SCRIPT, {"a": 1}, 0.5, 0.01, (1.0, 2.5))
 WINNER = Winner(
-    KEY, "f" * 16, "matmul", "tile S0: i by 8", None, 2e-3, 1e-3, 0.02, 60.0, "2026-11-27", "0.2"
+    KEY, BASE, "f" * 16, "matmul", "tile S0: i by 8", None, 2e-3, 1e-3, 0.02, 60.0, "2026-11-27",
+    "0.2",
 )  # fmt: skip
 
 
