@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd, prod
+from math import gcd, inf, prod
 
 from poly.ir.dtypes import identity
 from poly.ir.expr import (
@@ -35,6 +35,7 @@ from poly.ir.expr import (
     reads_of,
     rewrite,
     simplify,
+    sub,
     substitute,
     substitute_value,
 )
@@ -55,6 +56,8 @@ from poly.sets.prove import proves
 
 #: More phases than this are not unrolled.
 MOST = 16
+#: What taps step through is copied if each element is used so often.
+WORTH_COPYING = 64
 
 
 @lru_cache(maxsize=4096)
@@ -289,7 +292,8 @@ class _Phases:
         """Copies of the tensors that taps step through, and the statement that reads them.
 
         They are small compared with the sum, as each of their elements is used for every element of
-        the phase; a constant is copied before the program runs.
+        the phase; a constant is copied before the program runs.  For few elements, tensors are read
+        as they are.
         """
         steps = {a.tap: strides[a.tap] for a in self.axes if a.step > 1}
         loops = {a.loop for a in self.axes}
@@ -299,6 +303,8 @@ class _Phases:
             taps = [self.stepped(e, steps) for e in old.indices]
             moving = {i for e in old.indices for i in _names(e)}
             if not any(taps) or moving & loops or old.tensor == part.target.tensor:
+                continue
+            if _elements(part, moving) < WORTH_COPYING:
                 continue
             tensor = self.program.tensors[old.tensor]
             taken = {*self.program.tensors, *self.program.sizes}
@@ -340,6 +346,13 @@ class _Phases:
 def _count(end: Expr, stride: int, offset: int) -> Expr:
     """The number of values ``stride*q + offset`` with q >= 0 below `end`, rounded up."""
     return normal(floordiv(add(end, Const(stride - 1 - offset)), stride))
+
+
+def _elements(part: Statement, moving: set[str]) -> float:
+    """How often each element of a read is used, whose indices have the loops `moving`."""
+    extents = (sub(r.hi, r.lo) for r in part.ranges if r.index not in moving)
+    known = [int(e.value) if isinstance(e, Const) else None for e in map(normal, extents)]
+    return inf if None in known else prod(n for n in known if n is not None)
 
 
 def _names(e: Expr) -> set[str]:
