@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from poly.machine.cpu import Machine
     from poly.machine.gpu import GpuMachine
     from poly.schedule.schedule import Schedule
-    from runtime.common.cache import Cache
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.gpu.device import Device
@@ -42,8 +41,6 @@ class Runner(ABC):
     has_roofline: ClassVar[bool] = False
     #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None
-    #: Keeps what is compiled.
-    cache: Cache
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
