@@ -251,8 +251,7 @@ def swin(seed: int = 0, size: int = 112, window: int = 7, classes: int = 1000) -
             x = build.merged(x, side, width)
         for is_shifted in (False, True):
             x = build.block(x, side, width, heads, is_shifted)
-    places = build.constant(np.array([1, 2], np.int64))
-    x = build.node("ReduceMean", [x, places], keepdims=0)
+    x = build.node("ReduceMean", [x], axes=[1, 2], keepdims=0)
     weights, bias = build.normal((width, classes), width**-0.5), build.normal((classes,), 0.02)
     build.nodes.append(helper.make_node("Gemm", [x, weights, bias], ["Y"]))
     shape = (1, 3, size, size)
