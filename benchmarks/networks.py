@@ -40,6 +40,16 @@ class Builder:
         """Add a scale; returns its name."""
         return self.constant(self._rng.uniform(0.9, 1.1, count).astype(np.float32))
 
+    def linear(self, x: str, rows: int, columns: int) -> str:
+        """Add a product with a weight, and a bias; returns the result's name."""
+        y = self.node("MatMul", [x, self.normal((rows, columns), rows**-0.5)])
+        return self.node("Add", [y, self.normal((columns,), 0.02)])
+
+    def normalised(self, x: str, width: int, epsilon: float = 1e-5) -> str:
+        """Add layer normalisation of the last dimension; returns the result's name."""
+        g, b = self.near_one(width), self.normal((width,), 0.02)
+        return self.node("LayerNormalization", [x, g, b], axis=-1, epsilon=epsilon)
+
 
 # --- MobileNetV2 -------------------------------------------------------------------------------
 
@@ -119,32 +129,24 @@ def bert(
     root = build.constant(np.array(0.5**0.5, np.float32))
     half, one = (build.constant(np.array(v, np.float32)) for v in (0.5, 1.0))
 
-    def linear(x: str, rows: int, columns: int) -> str:
-        y = build.node("MatMul", [x, build.normal((rows, columns), rows**-0.5)])
-        return build.node("Add", [y, build.normal((columns,), 0.02)])
-
-    def normalised(x: str) -> str:
-        g, b = build.near_one(hidden), build.normal((hidden,), 0.02)
-        return build.node("LayerNormalization", [x, g, b], axis=-1, epsilon=1e-12)
-
     def split(x: str, order: list[int]) -> str:
         return build.node("Transpose", [build.node("Reshape", [x, apart])], perm=order)
 
     x = "X"
     for _ in range(layers):
-        q = split(linear(x, hidden, hidden), [0, 2, 1, 3])
-        k = split(linear(x, hidden, hidden), [0, 2, 3, 1])
-        v = split(linear(x, hidden, hidden), [0, 2, 1, 3])
+        q = split(build.linear(x, hidden, hidden), [0, 2, 1, 3])
+        k = split(build.linear(x, hidden, hidden), [0, 2, 3, 1])
+        v = split(build.linear(x, hidden, hidden), [0, 2, 1, 3])
         scores = build.node("Mul", [build.node("MatMul", [q, k]), factor])
         y = build.node("MatMul", [build.node("Softmax", [scores], axis=-1), v])
         y = build.node("Transpose", [y], perm=[0, 2, 1, 3])
-        y = linear(build.node("Reshape", [y, joined]), hidden, hidden)
-        x = normalised(build.node("Add", [x, y]))
-        y = linear(x, hidden, inner)
+        y = build.linear(build.node("Reshape", [y, joined]), hidden, hidden)
+        x = build.normalised(build.node("Add", [x, y]), hidden, 1e-12)
+        y = build.linear(x, hidden, inner)
         gate = build.node("Erf", [build.node("Mul", [y, root])])
         gate = build.node("Mul", [build.node("Add", [gate, one]), half])
-        y = linear(build.node("Mul", [y, gate]), inner, hidden)
-        x = normalised(build.node("Add", [x, y]))
+        y = build.linear(build.node("Mul", [y, gate]), inner, hidden)
+        x = build.normalised(build.node("Add", [x, y]), hidden, 1e-12)
     build.nodes[-1].output[0] = "Y"
     shape = (1, length, hidden)
     return one_model("bert_base", build.nodes, {"X": shape}, {"Y": shape}, build.weights)
@@ -163,14 +165,6 @@ class _Swin(Builder):
         super().__init__(seed)
         self.window = window
         self.is_rolled = False
-
-    def linear(self, x: str, rows: int, columns: int) -> str:
-        y = self.node("MatMul", [x, self.normal((rows, columns), rows**-0.5)])
-        return self.node("Add", [y, self.normal((columns,), 0.02)])
-
-    def normalised(self, x: str, width: int) -> str:
-        g, b = self.near_one(width), self.normal((width,), 0.02)
-        return self.node("LayerNormalization", [x, g, b], axis=-1, epsilon=1e-5)
 
     def shaped(self, x: str, *shape: int) -> str:
         return self.node("Reshape", [x, self.constant(np.array(shape, np.int64))])
@@ -238,7 +232,7 @@ def swin(seed: int = 0, size: int = 112, window: int = 7, classes: int = 1000) -
     """Windowed attention for one image [1, 3, size, size], like Swin (Liu et al., ICCV 2021).
 
     Every stage halves the image.  In every other block the image is rolled by half a window; what
-    is no neighbour is masked by a constant that is added to the scores, as is the bias of places.
+    was not adjacent is masked by a constant that is added to the scores, as is the bias of places.
     """
     build = _Swin(seed, window)
     side, width = size // 4, _STAGES[0][0]

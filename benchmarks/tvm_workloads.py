@@ -35,6 +35,14 @@ def _along(
     return read, guards
 
 
+def _over_image(extent: int, kernel: int, stride: int, pad: int) -> tuple[str, str, str]:
+    """How a square image is read: both indices, and their ranges and guards."""
+    (h, rows), (w, columns) = (
+        _along(o, t, extent, kernel, stride, pad, 1) for o, t in (("h", "y"), ("w", "x"))
+    )
+    return h, w, ", ".join([*rows, *columns])
+
+
 def _convolution(extents: tuple[int, ...], ci: int, co: int, kernel: int, stride: int = 1,
                  pad: int = 0, dil: int = 1, groups: int = 1, tail: str = "") -> str:  # fmt: skip
     """A convolution with channels last, in one to three dimensions; groups have a dimension."""
@@ -61,14 +69,12 @@ _TAIL = "Y[n,h,w,k] = max((C[n,h,w,k] + b[k]) * s[k] + o[k], 0)"
 
 
 def _depthwise(extent: int, channels: int, kernel: int, stride: int, pad: int) -> str:
-    (h, rows), (w, columns) = (
-        _along(o, t, extent, kernel, stride, pad, 1) for o, t in (("h", "y"), ("w", "x"))
-    )
+    h, w, where = _over_image(extent, kernel, stride, pad)
     return (
         f"def f(float32 X[1,{extent},{extent},{channels}], "
         f"float32 W[1,{kernel},{kernel},{channels}]) -> (Y) {{ "
         f"Y[n,h,w,c] +=! X[n,{h},{w},c] * W[0,y,x,c] where "
-        f"{', '.join(['n in 0:1', *rows, *columns])} }}"
+        f"n in 0:1, {where} }}"
     )
 
 
@@ -89,14 +95,12 @@ def _transposed(extent: int, ci: int, co: int) -> str:
 
 
 def _capsules(extent: int, ci: int, co: int, kernel: int, stride: int, pad: int) -> str:
-    (h, rows), (w, columns) = (
-        _along(o, t, extent, kernel, stride, pad, 1) for o, t in (("h", "y"), ("w", "x"))
-    )
+    h, w, where = _over_image(extent, kernel, stride, pad)
     return (
         f"def f(float32 X[1,{extent},{extent},4,4,{ci}], "
         f"float32 W[{kernel},{kernel},4,4,{ci},{co}]) -> (Y) {{ "
         f"Y[n,h,w,i,j,k] +=! X[n,{h},{w},i,l,c] * W[y,x,l,j,c,k] where "
-        f"{', '.join(['n in 0:1', *rows, *columns])} }}"
+        f"n in 0:1, {where} }}"
     )
 
 

@@ -60,7 +60,7 @@ class Runner(ABC):
         """
 
     def build(self, source: Any, limit: float) -> None:
-        """Compile a text ahead of `load`, where that needs no device.
+        """Compile a text before `load` does, where that needs no device.
 
         limit : seconds that the compiler may take
 

@@ -30,7 +30,6 @@ class RayExecutor(Executor):
             raise ArgumentError("ray is not installed: pip install ray") from None
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False)
-        self._ray = ray
         options = {"num_cpus": cpus or os.cpu_count(), "max_retries": 0, **remote}
         self._remote = ray.remote(**options)
 

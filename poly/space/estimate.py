@@ -9,14 +9,15 @@ trained on measured ones adds, see `farkas.tuning.learned`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
-from math import ceil, log2, prod
+from dataclasses import dataclass
+from math import ceil, prod
 
 from poly.deps.scop import Role
 from poly.ir.accesses import elements_read, loops_of_read, stride_of
 from poly.ir.expr import Op, Read, walk
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
+from poly.space.cost import Cost, together
 from poly.space.nests import Buffer, Loop, Nest, is_lane, nest_of
 from poly.tree.kinds import Mark, Scope
 
@@ -32,7 +33,7 @@ TURN, SCATTERED, COPIED, START = 1.5, 1.5, 0.5, 15_000.0
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Cost):
     """The cycles of a schedule by their kinds; they add up over statements.
 
     instructions : of arithmetic, loads and stores, if all data is in the first cache
@@ -61,11 +62,6 @@ class Estimate:
         work = max(self.instructions, moved) + 0.25 * min(self.instructions, moved)
         return work + self.copies + self.threads
 
-    @property
-    def features(self) -> tuple[float, ...]:
-        """Logarithms of all of it, for a learned model."""
-        return tuple(log2(1 + x) for x in (*astuple(self), self.cycles))
-
 
 def estimate(schedule: Schedule, sizes: Mapping[str, int], machine: Machine) -> Estimate:
     """Estimate what a schedule costs on a processor.
@@ -73,18 +69,7 @@ def estimate(schedule: Schedule, sizes: Mapping[str, int], machine: Machine) -> 
     sizes : a value for every size of the program
     """
     parts = [_of_nest(nest_of(schedule, n, sizes), machine) for n in schedule.statements]
-    most = max(parts, key=lambda x: x.instructions)
-    sums = {
-        name: sum(getattr(p, name) for p in parts)
-        for name in ("instructions", "l2", "l3", "memory", "copies", "threads")
-    }
-    return Estimate(
-        **sums,
-        vectors=most.vectors,
-        accumulators=most.accumulators,
-        unrolled=most.unrolled,
-        spilled=most.spilled,
-    )
+    return together(parts, ("instructions", "l2", "l3", "memory", "copies", "threads"))
 
 
 def _of_nest(nest: Nest, machine: Machine) -> Estimate:

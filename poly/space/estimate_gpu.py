@@ -8,13 +8,14 @@ nothing hides the time that memory takes.  As with `poly.space.estimate`, it nee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
-from math import ceil, log2, prod
+from dataclasses import dataclass, replace
+from math import ceil, prod
 
 from poly.ir.accesses import elements_read, loops_of_read, stride_of
 from poly.ir.expr import Op, Read, walk
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
+from poly.space.cost import Cost, together
 from poly.space.nests import Loop, Nest, nest_of
 from poly.tree.kinds import ON_THREADS, Mark, Scope
 from poly.tree.nodes import Sequence
@@ -29,7 +30,7 @@ HIDING, LAUNCH = 16, 6000.0
 
 
 @dataclass(frozen=True)
-class GpuEstimate:
+class GpuEstimate(Cost):
     """The cycles of a schedule by their kinds; they add up over statements.
 
     instructions : of operations; near : of accesses to shared memory and the first cache
@@ -54,11 +55,6 @@ class GpuEstimate:
         """Together: what is hidden by other warps counts once."""
         return max(self.instructions, self.near, self.memory) + self.exposed + self.launches
 
-    @property
-    def features(self) -> tuple[float, ...]:
-        """Logarithms of all of it, for a learned model."""
-        return tuple(log2(1 + x) for x in (*astuple(self), self.cycles))
-
 
 def estimate_gpu(schedule: Schedule, sizes: Mapping[str, int], machine: GpuMachine) -> GpuEstimate:
     """Estimate what a schedule costs on a GPU.
@@ -66,19 +62,10 @@ def estimate_gpu(schedule: Schedule, sizes: Mapping[str, int], machine: GpuMachi
     sizes : a value for every size of the program
     """
     parts = [_of_nest(nest_of(schedule, n, sizes), machine) for n in schedule.statements]
-    most = max(parts, key=lambda x: x.instructions)
     tree = schedule.tree
     kernels = len(tree.children) if isinstance(tree, Sequence) else 1
-    return GpuEstimate(
-        instructions=sum(p.instructions for p in parts),
-        near=sum(p.near for p in parts),
-        memory=sum(p.memory for p in parts),
-        exposed=sum(p.exposed for p in parts),
-        launches=LAUNCH * kernels,
-        threads=most.threads,
-        blocks=most.blocks,
-        per_thread=most.per_thread,
-    )
+    found = together(parts, ("instructions", "near", "memory", "exposed"))
+    return replace(found, launches=LAUNCH * kernels)
 
 
 def _of_nest(nest: Nest, machine: GpuMachine) -> GpuEstimate:
@@ -87,13 +74,11 @@ def _of_nest(nest: Nest, machine: GpuMachine) -> GpuEstimate:
     # Of the processors' time in waves of blocks, and of the threads of warps, this part is at work.
     busy = blocks / (ceil(blocks / machine.processors) * machine.processors)
     full = threads / (ceil(threads / machine.warp) * machine.warp)
-    at_once = {i for x in nest.loops if x.mark == Mark.UNROLL for i in x.indices}
+    unrolled = [x for x in nest.loops if x.mark == Mark.UNROLL]
     body = {
-        i: min(e, prod(x.extent for x in nest.loops if x.mark == Mark.UNROLL and i in x.indices))
+        i: min(e, prod(x.extent for x in unrolled if i in x.indices))
         for i, e in nest.extents.items()
-        if i in at_once
     }
-    body = {i: body.get(i, 1) for i in nest.extents}
     turns = nest.instances / max(1, prod(body.values()))
     operators = 1 + sum(isinstance(e, Op) for e in walk(nest.statement.value))
     share = machine.processors * busy * full
