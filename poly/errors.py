@@ -172,6 +172,10 @@ class SavedFileError(FarkasError):
     """
 
 
+class GradientError(FarkasError):
+    """A gradient that does not exist, or of a program that cannot be reversed."""
+
+
 class TuningError(FarkasError):
     """A budget that makes no sense, an invalid record, or a kernel that cannot be measured."""
 

@@ -23,12 +23,12 @@ from poly.ir.program import Program, Range, Statement
 
 def gather_sums(program: Program) -> Program:
     """Gather the scattered sums of a program whose target indices are linear."""
-    made = tuple(_gathered(program, s) for s in program.statements)
+    made = tuple(gather_sum(program, s) for s in program.statements)
     same = all(a is b for a, b in zip(made, program.statements, strict=True))
     return program if same else replace(program, statements=made, text=None)
 
 
-def _gathered(program: Program, s: Statement) -> Statement:
+def gather_sum(program: Program, s: Statement) -> Statement:
     """The statement with one loop for each dimension of its target that two or more share."""
     if not s.is_reduction:
         return s
@@ -36,7 +36,7 @@ def _gathered(program: Program, s: Statement) -> Statement:
         form = linear_form(index)
         solved = _solved_loop(s, d, form)
         if solved is not None:
-            return _gathered(program, _with_element(program, s, d, form, solved))
+            return gather_sum(program, _with_element(program, s, d, form, solved))
     return s
 
 

@@ -1,0 +1,224 @@
+"""Rewrites that make the text of a gradient short: sums that begin with their first term, copies
+that are read in place, scattered sums that are gathered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poly.gradients.derivatives import ZERO, plus
+from poly.ir.expr import (
+    Const, Expr, Index, Op, Read, dtype_of_expr, indices_of, rewrite, substitute_value,
+)  # fmt: skip
+from poly.ir.program import Program, Statement, default_name, fresh_statement
+from poly.rewrites.eliminate_dead import eliminate_dead
+from poly.rewrites.scatter_to_gather import gather_sum
+from poly.sets.to_isl import domain_set
+
+
+def tidied(program: Program) -> Program:
+    """The program of a gradient in a form that one would write."""
+    for rewritten in (
+        _gathered, _without_implied, _begun, _joined, _without_copies, eliminate_dead,
+        _without_unused, _ordered, numbered,
+    ):  # fmt: skip
+        program = rewritten(program)
+    return program
+
+
+def is_made(s: Statement) -> bool:
+    """Whether a statement was made here, and does not come from the user."""
+    return s.name.startswith("__")
+
+
+def _gathered(program: Program) -> Program:
+    """Each element of a scattered sum looks for its terms."""
+    made = (
+        gather_sum(program, s) if is_made(s) and not s.block else s for s in program.statements
+    )
+    return replace(program, statements=tuple(made), text=None)
+
+
+def _without_implied(program: Program) -> Program:
+    """Guards are left out that follow from the ranges and the other guards."""
+    made = (_least_guarded(program, s) if is_made(s) else s for s in program.statements)
+    return replace(program, statements=tuple(made))
+
+
+def _least_guarded(program: Program, s: Statement) -> Statement:
+    n = 0
+    while n < len(s.guards):
+        fewer = replace(s, guards=(*s.guards[:n], *s.guards[n + 1 :]))
+        if domain_set(program, fewer).is_subset(domain_set(program, s)):
+            s = fewer
+        else:
+            n += 1
+    return s
+
+
+def _begun(program: Program) -> Program:
+    """A sum that fills a tensor needs no zeros before it."""
+    left = list(program.statements)
+    at = 0
+    while at < len(left):
+        zeros = left[at]
+        fills = is_made(zeros) and zeros.value == ZERO and _fills(program, zeros)
+        n = _next_access(left, at) if fills else None
+        adds = n is not None and left[n].target.tensor == zeros.target.tensor
+        begun = _first_sum(program, left[n]) if adds and n is not None else None
+        if n is None or begun is None:
+            at += 1
+        else:
+            left[n] = begun
+            del left[at]
+    return replace(program, statements=tuple(left))
+
+
+def _first_sum(program: Program, s: Statement) -> Statement | None:
+    """A sum without zeros before it; None if it does not reach every element."""
+    if not _adds(s) or not _spans(program, s):
+        return None
+    if s.reductions:
+        return None if s.free_guards else replace(s, init=True)
+    return None if s.guards else replace(s, op="=")
+
+
+def _joined(program: Program) -> Program:
+    """Terms that are added element by element are added at once."""
+    left = list(program.statements)
+    at = 0
+    while at < len(left):
+        first = left[at]
+        n = _next_access(left, at) if is_made(first) and _fills(program, first) else None
+        same = n is not None and left[n].target.tensor == first.target.tensor
+        if n is None or not (same and _adds(left[n]) and _fills(program, left[n])):
+            at += 1
+            continue
+        read = {r.tensor for r in first.reads}
+        if read & {s.target.tensor for s in left[at + 1 : n]}:
+            at += 1
+            continue
+        last = left[n]
+        names = zip(first.free, last.free, strict=True)
+        value = substitute_value(first.value, {a: Index(b) for a, b in names})
+        left[n] = replace(last, op=first.op, value=plus(value, last.value))
+        del left[at]
+    return replace(program, statements=tuple(left))
+
+
+def _without_copies(program: Program) -> Program:
+    """Temporaries that are copies, or one number, are not made."""
+    temps = {t.name: t for t in program.temps}
+    left = list(program.statements)
+    at = 0
+    while at < len(left):
+        copy = left[at]
+        name = copy.target.tensor
+        once = [s.target.tensor for s in left].count(name) == 1 and name in temps
+        new = None
+        if once and is_made(copy) and copy.op == "=" and _fills(program, copy):
+            new = _source(program, copy, [s.target.tensor for s in left[at:]])
+        if new is None:
+            at += 1
+        else:
+            del left[at]
+            left = [_replaced(program, s, name, new) for s in left]
+    return replace(program, statements=tuple(left))
+
+
+def _source(program: Program, copy: Statement, written: Sequence[str]) -> str | Const | None:
+    """The tensor that a statement copies, or the number that it stores."""
+    value = copy.value
+    if isinstance(value, Const):
+        dtype = program.tensors[copy.target.tensor].dtype
+        return None if value == ZERO else Const(float(value.value), dtype)
+    plain = isinstance(value, Read) and value.indices == copy.target.indices
+    if plain and isinstance(value, Read) and value.tensor not in written:
+        same = program.dtypes[value.tensor] == program.dtypes[copy.target.tensor]
+        return value.tensor if same else None
+    return None
+
+
+def _replaced(program: Program, s: Statement, name: str, new: str | Const) -> Statement:
+    def visit(e: Expr) -> Expr:
+        if isinstance(e, Read) and e.tensor == name:
+            return replace(e, tensor=new) if isinstance(new, str) else new
+        if isinstance(e, Op) and e.fn == "mul" and isinstance(new, Const) and new in e.args:
+            other = e.args[1 - e.args.index(new)]
+            if new.value == 1.0 and dtype_of_expr(other, program.dtypes) == new.dtype:
+                return other
+        return e
+
+    return replace(s, value=rewrite(s.value, visit))
+
+
+def _without_unused(program: Program) -> Program:
+    """Temporaries are declared only if they are used."""
+    used = {s.target.tensor for s in program.statements}
+    used |= {r.tensor for s in program.statements for r in s.reads}
+    return replace(program, temps=tuple(t for t in program.temps if t.name in used))
+
+
+def _ordered(program: Program) -> Program:
+    """Reduction indices in the order in which they appear, as in a text."""
+
+    def visit(s: Statement) -> Statement:
+        if not is_made(s):
+            return s
+        ranges = {r.index: r for r in s.ranges}
+        seen = dict.fromkeys(i for e in (s.value, *s.guards) for i in indices_of(e))
+        summed = [i for i in (*seen, *s.reductions) if i in s.reductions]
+        order = dict.fromkeys((*s.free, *summed))
+        return replace(
+            s, ranges=tuple(ranges[i] for i in order), reductions=tuple(dict.fromkeys(summed))
+        )
+
+    return replace(program, statements=tuple(map(visit, program.statements)))
+
+
+def numbered(program: Program) -> Program:
+    """The names of statements by position, but for labels."""
+    labels = {s.name for s in program.statements if not re.fullmatch(r"S\d+|__\d+", s.name)}
+    taken = {n for s in program.statements if s.name in labels for n in (s.name, f"{s.name}_init")}
+    made = []
+    for n, s in enumerate(program.statements):
+        name = s.name if s.name in labels else fresh_statement(default_name(n), taken)
+        made.append(replace(s, name=name))
+    return replace(program, statements=tuple(made), text=None)
+
+
+def _fills(program: Program, s: Statement) -> bool:
+    """Whether a statement has one value for every element of its tensor."""
+    plain = not (s.block or s.init or s.reductions or s.guards) and s.op in ("=", "+=")
+    own = any(r.tensor == s.target.tensor for r in s.reads)
+    return plain and not own and _spans(program, s)
+
+
+def _adds(s: Statement) -> bool:
+    return is_made(s) and s.op == "+=" and not s.init and not s.block and s.is_reduction
+
+
+def _spans(program: Program, s: Statement) -> bool:
+    """Whether the target's indices are the loops over its shape, one each."""
+    ranges = {r.index: r for r in s.ranges}
+    shape = program.tensors[s.target.tensor].shape
+    seen: set[str] = set()
+    for e, extent in zip(s.target.indices, shape, strict=True):
+        if not isinstance(e, Index) or e.name in seen:
+            return False
+        seen.add(e.name)
+        if ranges[e.name].lo != Const(0) or ranges[e.name].hi != extent:
+            return False
+    return True
+
+
+def _next_access(statements: Sequence[Statement], at: int) -> int | None:
+    """The next statement that reads or writes what one writes."""
+    name = statements[at].target.tensor
+    for n in range(at + 1, len(statements)):
+        s = statements[n]
+        if s.target.tensor == name or any(r.tensor == name for r in s.reads):
+            return n
+    return None
