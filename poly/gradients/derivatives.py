@@ -205,16 +205,16 @@ def flows(
             for arg, flow in zip(e.args, RULES[e.fn](e, *e.args), strict=True):
                 if flow is not None:
                     more = () if flow.where is None else (flow.where,)
-                    visit(arg, _product(g, flow.factor), (*where, *more))
+                    visit(arg, product(g, flow.factor), (*where, *more))
 
     visit(value, gradient, ())
     return found
 
 
-def _product(g: Expr, factor: Expr) -> Expr:
+def product(g: Expr, factor: Expr) -> Expr:
     """``g * factor``, as a division if the factor is one."""
     if isinstance(factor, Op) and factor.fn == "neg":
-        return negated(_product(g, factor.args[0]))
+        return negated(product(g, factor.args[0]))
     if isinstance(factor, Op) and factor.fn == "div" and factor.args[0] == ONE:
         return over(g, factor.args[1])
     return times(g, factor)

@@ -18,6 +18,7 @@ from poly.deps.dependences import initial_order
 from poly.deps.scop import Role, Scop, ScopStatement, build_scop
 from poly.ir.expr import Read
 from poly.ir.program import Program, Statement
+from poly.sets.to_isl import access_map
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def lifetimes(program: Program) -> Lifetimes:
             if own and found.meet(w.write, relation):
                 recurrent.add(s.source.name)
     replaced: set[str] = set()
-    covering = {s.name for s in program.statements if s.target.tensor in program.updated}
+    covering: set[str] = set()
     for s, w in product(found.scop.statements, repeat=2):
         # An initialisation, and what is added to it, are one value.
         added = w.role == Role.UPDATE and s.source is w.source
@@ -77,8 +78,12 @@ class _Meetings:
 
     def meet(self, first: isl.Map, second: isl.Map) -> bool:
         """Whether an element is accessed by `first`, and then by `second`."""
+        return not self.pairs(first, second).is_empty()
+
+    def pairs(self, first: isl.Map, second: isl.Map) -> isl.UnionMap:
+        """The instances that access an element by `first`, and then by `second`."""
         pairs = isl.UnionMap.from_map(first.apply_range(second.reverse()))
-        return not pairs.intersect(self._before).is_empty()
+        return pairs.intersect(self._before)
 
     def same(self, first: isl.Map, second: isl.Map) -> bool:
         """Whether one instance accesses an element by both."""
@@ -103,3 +108,28 @@ def is_complete_when_read(program: Program) -> bool:
         for read, relation in _value_reads(s)
         if read.tensor == w.target.tensor
     )
+
+
+def changed_between(program: Program, s: Statement, copy: Statement, after: bool) -> bool:
+    """Whether something is written to an element between a statement and a copy of the element.
+
+    after : the copy is of what the statement wrote, and not of what it is about to read
+    """
+    scop = build_scop(program)
+    found = _Meetings(scop)
+    near, copied = scop.by_name[s.name], scop.by_name[copy.name]
+    assert isinstance(copy.value, Read)
+    element = access_map(program, near.domain, near.loops, copy.value)
+    place = access_map(program, near.domain, near.loops, copy.target)
+    read = copied.reads[-1]
+    assert element is not None and place is not None
+    same = place.apply_range(copied.write.reverse())
+    for w in scop.statements:
+        own = w.source is s and copy.value == s.target
+        if w.target.tensor != copy.value.tensor or own:
+            continue
+        parts = (element, w.write, read) if after else (read, w.write, element)
+        between = found.pairs(*parts[:2]).apply_range(found.pairs(*parts[1:]))
+        if not between.intersect(isl.UnionMap.from_map(same if after else same.reverse())).is_empty():
+            return True
+    return False

@@ -19,19 +19,20 @@ the gather of scattered sums is that of `poly.rewrites.scatter_to_gather`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from poly.errors import GradientError
-from poly.gradients.cancelling import cancelling
-from poly.gradients.derivatives import ONE, ZERO, call, chosen, flows, over, times
-from poly.gradients.lifetimes import Lifetimes, is_complete_when_read, lifetimes
+from poly.gradients.apart import separate, without_updates
+from poly.gradients.derivatives import ONE, ZERO, chosen, flows, product
+from poly.gradients.lifetimes import is_complete_when_read
+from poly.gradients.reductions import Passing, Reduction, Span
+from poly.gradients.request import active_tensors, check_active, check_request
 from poly.gradients.statements import Names, over_all, statement, with_indices
 from poly.gradients.tidy import tidied
+from poly.gradients.values import Values
 from poly.ir.expr import (
-    Cast, Const, Expr, Index, Read, add, dtype_of_expr, indices_of, reads_of, rewrite, simplify,
-    sub,
+    Const, Expr, Index, Read, add, dtype_of_expr, indices_of, reads_of, simplify, sub,
 )  # fmt: skip
 from poly.ir.program import Program, Range, Statement, Tensor, verify_program
 from poly.sets.check_bounds import check_bounds
@@ -69,21 +70,22 @@ class _Reverse:
     """The statements of a gradient, as they are made."""
 
     def __init__(self, program: Program, wrt: tuple[str, ...], of: tuple[str, ...]) -> None:
-        self.source, self.wrt, self.of = program, wrt, of
+        check_request(program, wrt, of)
         self.names = Names(program)
+        source, new = without_updates(program, self.names)
+        self.source = program = separate(source, self.names)
+        self.wrt, self.of = wrt, tuple(new.get(n, n) for n in of)
+        #: Outputs by the names that the user gave them.
+        self.labels = {b: a for a, b in new.items()}
         self.tensors = program.tensors
-        self.active = active_tensors(program, wrt, of)
-        _check_request(program, wrt, of, self.active)
-        self.forward = list(program.statements)
+        self.active = active_tensors(program, wrt, self.of)
+        check_active(wrt, of, self.active, new)
+        self.values = Values(program, self.names)
         self.backward: list[Statement] = []
         self.temps: list[Tensor] = list(program.temps)
         self.seeds: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
         self.blocks = max((s.block for s in program.statements), default=0)
-
-    @cached_property
-    def lifetimes(self) -> Lifetimes:
-        return lifetimes(self.source)
 
     def program(self, with_values: bool) -> Program:
         """The program, before it is tidied."""
@@ -91,7 +93,7 @@ class _Reverse:
             self._seed(self.tensors[name])
         for group in reversed(self.source.groups):
             used = [s for s in group if s.target.tensor in self.active]
-            if used and (used[0].block or used[0].name in self.lifetimes.recurrent):
+            if used and (used[0].block or used[0].name in self.values.lifetimes.recurrent):
                 self._recurrence(used)
             elif used:
                 self._statement(used[0])
@@ -101,12 +103,12 @@ class _Reverse:
         outputs = self.source.outputs if with_values else ()
         kept = {t.name for t in (*outputs, *results)}
         inputs = (*self.source.inputs, *self.seeds.values())
-        temps = [*self.temps, *self.gradients.values(), *self.source.outputs]
+        temps = [*self.temps, *self.values.temps, *self.gradients.values(), *self.source.outputs]
         given = kept | {t.name for t in inputs}
         return Program(
             self.source.name, self.source.sizes, inputs, (*outputs, *results),
             tuple(t for t in dict.fromkeys(temps) if t.name not in given),
-            (*self.forward, *self.backward), self.source.constraints,
+            (*self.values.statements, *self.backward), self.source.constraints,
         )  # fmt: skip
 
     # --- tensors ------------------------------------------------------------------------------
@@ -116,7 +118,8 @@ class _Reverse:
         indices, ranges = over_all(self.names, t)
         value: Expr = ONE
         if t.shape:
-            seed = Tensor(self.names.tensor(f"d{t.name}"), t.dtype, t.shape)
+            name = self.labels.get(t.name, t.name)
+            seed = Tensor(self.names.tensor(f"d{name}"), t.dtype, t.shape)
             self.seeds[t.name] = seed
             value = Read(seed.name, indices)
         self._contribute(Contribution(Read(t.name, indices), value, ranges, ()))
@@ -154,28 +157,41 @@ class _Reverse:
 
     def _statement(self, s: Statement) -> None:
         """Run a statement backwards whose instances may run in any order."""
-        g: Expr = self._read(s.target)
-        own = any(r.tensor == s.target.tensor for r in s.reads)
-        if own:  # its gradient changes while it is used
-            g = self._moved(s)
-        for c in self._contributions(s, g):
+        g, passed = self._read(s.target), self._passed(s)
+        for c in self._contributions(s, g, passed):
             self._contribute(c)
-        if s.name in self.lifetimes.covering and not own:
+        if passed.span is not None:
+            self._pass_to_old(s, passed, passed.span)
+        elif s.name in self.values.lifetimes.covering:
             self._clear(s)
 
-    def _contributions(self, s: Statement, g: Expr) -> Iterator[Contribution]:
+    def _pass_to_old(self, s: Statement, passed: Passing, span: Span) -> None:
+        """What a maximum or a product passes on to what was there before it."""
+        g = self._read(Read(s.target.tensor, span.indices))
+        value = product(g, passed.old)
+        if passed.old_where is not None:
+            value = chosen(passed.old_where, value, ZERO)
+        self._emit(statement(self.names, g, "=", value, span.ranges, span.guards))
+
+    def _contributions(
+        self, s: Statement, g: Expr, passed: Passing
+    ) -> Iterator[Contribution]:
         """What a statement adds to the gradients of what it reads."""
-        if s.op in ("max=", "min="):
-            g, tie = self._shared(s, g)
-        elif s.op == "*=":
-            g, tie = self._others(s, g), None
-        else:
-            tie = None
-        for read, value in flows(s.value, g, self.source.dtypes, self.active).items():
+        found = flows(s.value, product(g, passed.factor), self.source.dtypes, self.active)
+        for read, value in found.items():
             self._check_affine(s, read)
-            if tie is not None:
-                value = chosen(tie, value, ZERO)
-            yield Contribution(read, self._kept(s, value), s.ranges, s.guards)
+            if passed.where is not None:
+                value = chosen(passed.where, value, ZERO)
+            yield Contribution(read, self.values.kept(s, value), s.ranges, s.guards)
+
+    def _passed(self, s: Statement) -> Passing:
+        """What a statement passes on to its terms, with the statements that compute it."""
+        like, dtype = self.tensors[s.target.tensor], dtype_of_expr(s.value, self.source.dtypes)
+        found = Reduction(self.names, self.values, s, like, dtype, in_block=False).passing()
+        self.temps += found.temps
+        for made in found.made:
+            self._emit(replace(made, value=self.values.kept(s, made.value)))
+        return found
 
     def _check_affine(self, s: Statement, read: Read) -> None:
         if any(reads_of(i) for i in read.indices):
@@ -183,18 +199,6 @@ class _Reverse:
                 f"statement {s.name} reads {read}: the gradient with respect to {read.tensor} would "
                 f"be written at places that depend on data"
             )
-
-    def _moved(self, s: Statement) -> Read:
-        """The gradient of a statement that reads the elements it overwrites, moved to a copy."""
-        free = [r for r in s.ranges if r.index in s.free]
-        copy = self._temporary(
-            f"d{s.target.tensor}_{s.name}", self.tensors[s.target.tensor],
-            tuple(r.hi for r in free),
-        )  # fmt: skip
-        copied = Read(copy, tuple(Index(r.index) for r in free))
-        self._emit(statement(self.names, copied, "=", self._read(s.target), free, s.free_guards))
-        self._clear(s)
-        return copied
 
     def _clear(self, s: Statement) -> None:
         """What was there before a statement overwrote it has no gradient from what follows."""
@@ -204,72 +208,6 @@ class _Reverse:
                 statement(self.names, self._read(s.target), "=", ZERO, free, s.free_guards)
             )
 
-    # --- values -------------------------------------------------------------------------------
-
-    def _kept(self, s: Statement, value: Expr) -> Expr:
-        """A value with what is known replaced by reads, and what is overwritten by copies."""
-        result = s.target
-        known = not s.is_update and s.name not in self.lifetimes.replaced
-        same = known and dtype_of_expr(s.value, self.source.dtypes) == self._dtype(s.target)
-
-        def visit(e: Expr) -> Expr:
-            if same and e == s.value and not isinstance(e, (Read, Const)):
-                return result
-            if isinstance(e, Read) and self.lifetimes.is_overwritten(s, e):
-                return self._copy(s, e)
-            return e
-
-        return rewrite(value, visit)
-
-    def _dtype(self, read: Read) -> object:
-        return self.tensors[read.tensor].dtype
-
-    def _copy(self, s: Statement, read: Read) -> Read:
-        """A copy of an element, made just before a statement that reads it."""
-        raise GradientError(
-            f"statement {s.name} reads {read}, which is overwritten before its gradient needs it"
-        )
-
-    def _result(self, s: Statement) -> Read:
-        """What a reduction came to."""
-        if not s.init or s.name in self.lifetimes.replaced:
-            raise GradientError(
-                f"statement {s.name}: {s.op} of a tensor that has values before or after it"
-            )
-        return s.target
-
-    def _shared(self, s: Statement, g: Expr) -> tuple[Expr, Expr]:
-        """A maximum's or minimum's gradient over the number of its ties, and what is one of them."""
-        result = self._result(s)
-        value: Expr = s.value
-        if dtype_of_expr(value, self.source.dtypes) != self._dtype(result):
-            value = Cast(self.tensors[result.tensor].dtype, value)
-        both = call("and", call("isnan", value), call("isnan", result))
-        tie = call("or", call("eq", value, result), both)
-        like = self.tensors[result.tensor]
-        count = Read(self._temporary(f"{like.name}_ties", like, like.shape), result.indices)
-        self._emit(
-            statement(self.names, count, "+=!", chosen(tie, ONE, ZERO), s.ranges, s.guards)
-        )
-        return over(g, count), tie
-
-    def _others(self, s: Statement, g: Expr) -> Expr:
-        """A product's gradient times all other factors; one factor that is 0 leaves the others."""
-        result = self._result(s)
-        like = self.tensors[result.tensor]
-        zero = call("eq", s.value, ZERO)
-        zeros = Read(self._temporary(f"{like.name}_zeros", like, like.shape), result.indices)
-        rest = Read(self._temporary(f"{like.name}_others", like, like.shape), result.indices)
-        self._emit(
-            statement(self.names, zeros, "+=!", chosen(zero, ONE, ZERO), s.ranges, s.guards)
-        )
-        self._emit(
-            statement(self.names, rest, "*=!", chosen(zero, ONE, s.value), s.ranges, s.guards)
-        )
-        alone = chosen(call("eq", zeros, ONE), rest, ZERO)
-        none = chosen(call("eq", zeros, ZERO), over(rest, s.value), ZERO)
-        return times(g, chosen(zero, alone, none))
-
     # --- recurrences --------------------------------------------------------------------------
 
     def _recurrence(self, group: Sequence[Statement]) -> None:
@@ -278,10 +216,12 @@ class _Reverse:
         for name in sorted(own):
             self._gradient_of(self.tensors[name])
         for s in group:
-            if s.name in self.lifetimes.covering and s.name in self.lifetimes.replaced:
+            if s.name in self.values.lifetimes.covering and s.name in self.values.lifetimes.replaced:
                 raise GradientError(f"statement {s.name} overwrites its own results")
         parts = [
-            (s, c) for s in reversed(group) for c in self._contributions(s, self._read(s.target))
+            (s, c)
+            for s in reversed(group)
+            for c in self._contributions(s, self._read(s.target), self._passed(s))
         ]
         written = {n for s in group for n in s.indices}
         inside = [(s, c) for s, c in parts if c.read.tensor in own]
@@ -291,7 +231,7 @@ class _Reverse:
         for _, c in outside:
             self._contribute(c)
         for s in reversed(group):
-            if s.name in self.lifetimes.covering:
+            if s.name in self.values.lifetimes.covering:
                 self._clear(s)
 
     def _backwards(
@@ -313,6 +253,7 @@ class _Reverse:
         """Orders to try: step by step, or one statement along some of its loops."""
         if group[0].block:
             yield self._in_steps(parts, group[0].step, {group[0].step})
+            yield self._in_steps(parts, group[0].step, indices)
             return
         loops = group[0].indices
         if len(parts) == 1:
@@ -347,7 +288,7 @@ class _Reverse:
             return False
         named = {
             **self.tensors, **{t.name: t for t in self.gradients.values()},
-            **{t.name: t for t in self.temps}, **{t.name: t for t in self.seeds.values()},
+            **{t.name: t for t in (*self.temps, *self.values.temps)}, **{t.name: t for t in self.seeds.values()},
         }  # fmt: skip
         used = {r.tensor for s in made for r in s.reads} | {s.target.tensor for s in made}
         written = {s.target.tensor for s in made}
@@ -356,52 +297,3 @@ class _Reverse:
             tuple(named[n] for n in sorted(written)), (), tuple(made), self.source.constraints,
         )  # fmt: skip
         return is_complete_when_read(alone)
-
-
-def active_tensors(program: Program, wrt: Iterable[str], of: Iterable[str]) -> frozenset[str]:
-    """The float tensors that depend on `wrt` and on which `of` depend."""
-    dtypes = program.dtypes
-
-    def grown(start: Iterable[str], step: dict[str, set[str]]) -> set[str]:
-        found, left = set(start), list(start)
-        while left:
-            for n in step.get(left.pop(), set()) - found:
-                found.add(n)
-                left.append(n)
-        return found
-
-    uses: dict[str, set[str]] = {}
-    sources: dict[str, set[str]] = {}
-    for s in program.statements:
-        t = s.target.tensor
-        if not dtypes[t].is_float:
-            continue
-        flowing = flows(s.value, ONE, dtypes, frozenset(n for n, d in dtypes.items() if d.is_float))
-        for r in flowing:
-            uses.setdefault(r.tensor, set()).add(t)
-            sources.setdefault(t, set()).add(r.tensor)
-    found = grown([n for n in wrt if dtypes[n].is_float], uses) & grown(of, sources)
-    return frozenset(found) - cancelling(program, of)
-
-
-def _check_request(
-    program: Program, wrt: Sequence[str], of: Sequence[str], active: frozenset[str]
-) -> None:
-    inputs = {t.name: t for t in program.inputs}
-    outputs = {t.name: t for t in program.outputs}
-    for kind, names, known in (("input", wrt, inputs), ("output", of, outputs)):
-        if not names:
-            raise GradientError(f"a gradient needs an {kind}: there are {', '.join(known)}")
-        for n in names:
-            if n not in known:
-                raise GradientError(f"there is no {kind} {n!r}; there are {', '.join(known)}")
-            if not known[n].dtype.is_float:
-                raise GradientError(f"{kind} {n} is {known[n].dtype}: only floats have gradients")
-            if names.count(n) > 1:
-                raise GradientError(f"{kind} {n} is named twice")
-    for n in wrt:
-        if n not in active:
-            raise GradientError(f"{', '.join(of)} does not depend on {n}")
-    for n in of:
-        if n not in active:
-            raise GradientError(f"{n} does not depend on {', '.join(wrt)}")

@@ -170,7 +170,9 @@ def _ordered(program: Program) -> Program:
         ranges = {r.index: r for r in s.ranges}
         seen = dict.fromkeys(i for e in (s.value, *s.guards) for i in indices_of(e))
         summed = [i for i in (*seen, *s.reductions) if i in s.reductions]
-        order = dict.fromkeys((*s.free, *summed))
+        left = dict.fromkeys(i for e in s.target.indices for i in indices_of(e))
+        free = [i for i in left if i != s.step]
+        order = dict.fromkeys((*([s.step] if s.block else ()), *free, *summed))
         return replace(
             s, ranges=tuple(ranges[i] for i in order), reductions=tuple(dict.fromkeys(summed))
         )
@@ -183,9 +185,10 @@ def numbered(program: Program) -> Program:
     labels = {s.name for s in program.statements if not re.fullmatch(r"S\d+|__\d+", s.name)}
     taken = {n for s in program.statements if s.name in labels for n in (s.name, f"{s.name}_init")}
     made = []
+    blocks = {b: n for n, b in enumerate(dict.fromkeys(s.block for s in program.statements if s.block), 1)}
     for n, s in enumerate(program.statements):
         name = s.name if s.name in labels else fresh_statement(default_name(n), taken)
-        made.append(replace(s, name=name))
+        made.append(replace(s, name=name, block=blocks.get(s.block, 0)))
     return replace(program, statements=tuple(made), text=None)
 
 

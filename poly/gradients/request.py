@@ -1,0 +1,107 @@
+"""What is differentiated, with respect to what, and the tensors that lie between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from poly.errors import GradientError
+from poly.gradients.cancelling import cancelling
+from poly.gradients.derivatives import ONE, flows
+from poly.ir.program import Program
+
+
+def active_tensors(program: Program, wrt: Iterable[str], of: Iterable[str]) -> frozenset[str]:
+    """The float tensors that depend on `wrt` and on which `of` depend."""
+    dtypes = program.dtypes
+
+    def grown(start: Iterable[str], step: dict[str, set[str]]) -> set[str]:
+        found, left = set(start), list(start)
+        while left:
+            for n in step.get(left.pop(), set()) - found:
+                found.add(n)
+                left.append(n)
+        return found
+
+    uses: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
+    for s in program.statements:
+        t = s.target.tensor
+        if not dtypes[t].is_float:
+            continue
+        flowing = flows(s.value, ONE, dtypes, frozenset(n for n, d in dtypes.items() if d.is_float))
+        for r in flowing:
+            uses.setdefault(r.tensor, set()).add(t)
+            sources.setdefault(t, set()).add(r.tensor)
+    found = grown([n for n in wrt if dtypes[n].is_float], uses) & grown(of, sources)
+    return frozenset(found) - cancelling(program, of)
+
+
+def check_request(program: Program, wrt: Sequence[str], of: Sequence[str]) -> None:
+    """Check that tensors may have a derivative.
+
+    Raises
+    ------
+    GradientError : one is not there, not a float, or named twice.
+    """
+    inputs = {t.name: t for t in program.inputs}
+    outputs = {t.name: t for t in program.outputs}
+    for kind, names, known in (("input", wrt, inputs), ("output", of, outputs)):
+        if not names:
+            raise GradientError(f"a gradient needs an {kind}: there are {', '.join(known)}")
+        for n in names:
+            if n not in known:
+                raise GradientError(f"there is no {kind} {n!r}; there are {', '.join(known)}")
+            if not known[n].dtype.is_float:
+                raise GradientError(f"{kind} {n} is {known[n].dtype}: only floats have gradients")
+            if names.count(n) > 1:
+                raise GradientError(f"{kind} {n} is named twice")
+
+
+def check_active(
+    wrt: Sequence[str], of: Sequence[str], active: frozenset[str], new: Mapping[str, str]
+) -> None:
+    """Check that every output depends on an input, and every input counts.
+
+    new : the names that outputs have now
+
+    Raises
+    ------
+    GradientError : one does not.
+    """
+    for n in wrt:
+        if n not in active:
+            raise GradientError(f"{', '.join(of)} does not depend on {n}")
+    for n in of:
+        if new.get(n, n) not in active:
+            raise GradientError(f"{n} does not depend on {', '.join(wrt)}")
+
+
+def named(
+    program: Program, wrt: str | Sequence[str] | None, of: str | Sequence[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The inputs and outputs that a request names; None is all floats that depend on each other.
+
+    Raises
+    ------
+    GradientError : there are none.
+    """
+    inputs, outputs = _names(wrt), _names(of)
+    if outputs is None:
+        floats = [t.name for t in program.outputs if t.dtype.is_float]
+        outputs = tuple(floats)
+    if inputs is None:
+        known = {t.name for t in program.outputs}
+        floats = [t.name for t in program.inputs if t.dtype.is_float]
+        reached = active_tensors(program, floats, [n for n in outputs if n in known])
+        inputs = tuple(n for n in floats if n in reached)
+    if of is None:
+        known = {t.name for t in program.inputs}
+        reached = active_tensors(program, [n for n in inputs if n in known], outputs)
+        outputs = tuple(n for n in outputs if n in reached)
+    if not inputs or not outputs:
+        raise GradientError(f"no output of {program.name} depends on an input by floats")
+    return inputs, outputs
+
+
+def _names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return (names,) if isinstance(names, str) else None if names is None else tuple(names)
