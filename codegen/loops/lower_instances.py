@@ -105,18 +105,16 @@ class _Lowering:
         }
         op = s.source.op if s.role == Role.UPDATE else "="
         dtype = self.program.tensors[target.tensor].dtype
-        return Store(
-            self._resolve(target, buffers, ranges),
-            op,
-            rewrite(
-                value,
-                lambda e: (
-                    self._resolve(e, buffers, ranges, served.get(e)) if isinstance(e, Read) else e
-                ),
-            ),
-            dtype,
-            s.name,
-        )
+
+        def visit(e: Expr) -> Expr:
+            if isinstance(e, Read):
+                return self._resolve(e, buffers, ranges, served.get(e))
+            return e
+
+        if s.scatters:
+            target = replace(target, indices=tuple(rewrite(i, visit) for i in target.indices))
+        stored = self._resolve(target, buffers, ranges)
+        return Store(stored, op, rewrite(value, visit), dtype, s.name)
 
     def _resolve(
         self,

@@ -82,7 +82,7 @@ def drafts_of(source: Source, signature: Signature) -> tuple[Draft, ...]:
 def _draft(node: Assignment, name: str, scope: Scope, block: int) -> Draft:
     target = resolve(node.target, scope)
     assert isinstance(target, Read)
-    _check_target(node.target, scope)
+    _check_target(node, scope)
     value = resolve(node.value, scope)
     explicit = _explicit(node, scope)
     guards: list[Expr] = []
@@ -129,15 +129,24 @@ def _along_block(
     return (step, *(i for i in free if i != step))
 
 
-def _check_target(target: Access, scope: Scope) -> None:
-    for index in target.indices:
-        for part in walk(index):
-            if isinstance(part, Access):
-                raise scope.fail(
-                    "the indices of a write cannot depend on data",
-                    part.span,
-                    "write it as a gather instead: Y[i] = X[I[i]]",
-                )
+def _check_target(node: Assignment, scope: Scope) -> None:
+    """Check that where a statement writes depends on data only if it adds to what is there."""
+    name = node.target.tensor.name
+    for part in (p for index in node.target.indices for p in walk(index)):
+        if not isinstance(part, Access):
+            continue
+        if node.op == "=":
+            raise scope.fail(
+                "where '=' writes cannot depend on data, only where +=, *=, max= and min= do",
+                part.span,
+                "write it as a gather instead: Y[i] = X[I[i]]",
+            )
+        if node.init:
+            raise scope.fail(
+                f"which elements {node.op}! initialises cannot depend on data",
+                part.span,
+                f"write {name} in a statement before it, and use {node.op} here",
+            )
 
 
 def _explicit(node: Assignment, scope: Scope) -> tuple[tuple[str, Expr, Expr], ...]:

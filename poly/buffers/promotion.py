@@ -103,6 +103,11 @@ def _part(
             raise ScheduleError(
                 f"{tensor} cannot be promoted: {s.name} reads it at an index that depends on data"
             )
+    for s in scop.statements:
+        if s.scatters and s.target.tensor == tensor:
+            raise ScheduleError(
+                f"{tensor} cannot be promoted: {s.name} writes it at an index that depends on data"
+            )
     reads = prefix_relation(((s, m) for s in below for m in _reads(accesses, s)), outer, tensor)
     writes = prefix_relation(((s, s.write) for s in below), outer, tensor)
     footprint = writes if reads is None else reads if writes is None else reads.union(writes)

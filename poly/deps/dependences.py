@@ -106,8 +106,10 @@ def _of_tensors(scop: Scop, tensors: Collection[str]) -> _Kinds:
         info = info.set_must_source(must).set_may_source(may).set_schedule_map(order)
         return info.compute_flow().get_may_dependence()
 
-    final = collect(s.write for s in scop.statements if not s.is_reduction)
-    update = collect(s.write for s in scop.statements if s.is_reduction)
+    # Where data says which element is written, it is not known that one is.
+    certain = [s for s in scop.statements if not (s.is_reduction or s.scatters)]
+    final = collect(s.write for s in certain)
+    update = collect(s.write for s in scop.statements if s not in certain)
     # An update reads the element that it writes.  What this read and this write depend on is the
     # same, as is what depends on them: each of these relations is computed once.
     others = collect(m for s in scop.statements for m in s.other_reads)

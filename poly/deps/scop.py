@@ -12,7 +12,7 @@ A read at a data-dependent index is a *may* read of the whole tensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -22,7 +22,7 @@ import islpy as isl
 
 from poly.errors import ProgramError
 from poly.ir.dtypes import identity
-from poly.ir.expr import Const, Expr, Read, indices_of
+from poly.ir.expr import Const, Expr, Read, indices_of, reads_of
 from poly.ir.program import Program, Statement
 from poly.sets.isl_names import dims
 from poly.sets.to_isl import (
@@ -32,6 +32,8 @@ from poly.sets.to_isl import (
     init_domain_set,
     init_name,
     is_affine,
+    isl_expr,
+    parameters,
 )
 from poly.tree.nodes import Filter, Node, band, band_of, leaf, sequence, step_of
 
@@ -66,6 +68,11 @@ class ScopStatement:
     source: Statement
     target: Read
     value: Expr
+
+    @property
+    def scatters(self) -> bool:
+        """Whether data says which element is written; `write` then has all that it may be."""
+        return self.role == Role.UPDATE and self.source.scatters
 
     @property
     def affine_reads(self) -> tuple[tuple[Read, isl.Map], ...]:
@@ -220,9 +227,7 @@ def _init_statement(program: Program, s: Statement) -> ScopStatement:
 
 def _main_statement(program: Program, s: Statement) -> ScopStatement:
     domain = domain_set(program, s)
-    write = access_map(program, domain, s.indices, s.target)
-    if write is None:
-        raise ProgramError(f"statement {s.name}: the index of the write {s.target} is not affine")
+    write = may_access_map(program, domain, s.indices, s.target)
     reads: list[isl.Map] = [write] if s.is_update else []
     may_reads: list[isl.Map] = []
     for read in s.reads:
@@ -250,6 +255,24 @@ def with_domain(program: Program, s: ScopStatement, domain: isl.Set) -> ScopStat
     reads = () if s.role == Role.INIT else tuple(map(access, s.source.reads))
     own = (write,) if s.role == Role.UPDATE else ()
     return replace(s, domain=domain, write=write, reads=(*own, *reads))
+
+
+def may_access_map(
+    program: Program, domain: isl.Set, loops: Sequence[str], access: Read
+) -> isl.Map:
+    """``{ S[i, j] -> T[i, y] : y inside T }``: the elements that an access may be to."""
+    found = access_map(program, domain, loops, access)
+    if found is not None:
+        return found
+    shape = program.tensors[access.tensor].shape
+    y = dims("y", len(shape))
+    conditions = [
+        f"0 <= {d} < {isl_expr(e)}" if reads_of(i) else f"{d} = {isl_expr(i)}"
+        for d, e, i in zip(y, shape, access.indices, strict=True)
+    ]
+    name, at = domain.get_tuple_name(), ", ".join(loops)
+    text = f"{{ {name}[{at}] -> {access.tensor}[{', '.join(y)}] : {' and '.join(conditions)} }}"
+    return isl.Map(f"{parameters(program)} {text}").intersect_domain(domain)
 
 
 def _whole_tensor(program: Program, domain: isl.Set, read: Read) -> isl.Map:

@@ -32,7 +32,7 @@ from poly.gradients.statements import Names, over_all, statement, with_indices
 from poly.gradients.tidy import tidied
 from poly.gradients.values import Values
 from poly.ir.expr import (
-    Const, Expr, Index, Read, add, dtype_of_expr, indices_of, reads_of, simplify, sub,
+    Const, Expr, Index, Read, add, dtype_of_expr, indices_of, simplify, sub,
 )  # fmt: skip
 from poly.ir.program import Program, Range, Statement, Tensor, verify_program
 from poly.sets.check_bounds import check_bounds
@@ -179,7 +179,6 @@ class _Reverse:
         """What a statement adds to the gradients of what it reads."""
         found = flows(s.value, product(g, passed.factor), self.source.dtypes, self.active)
         for read, value in found.items():
-            self._check_affine(s, read)
             if passed.where is not None:
                 value = chosen(passed.where, value, ZERO)
             yield Contribution(read, self.values.kept(s, value), s.ranges, s.guards)
@@ -192,13 +191,6 @@ class _Reverse:
         for made in found.made:
             self._emit(replace(made, value=self.values.kept(s, made.value)))
         return found
-
-    def _check_affine(self, s: Statement, read: Read) -> None:
-        if any(reads_of(i) for i in read.indices):
-            raise GradientError(
-                f"statement {s.name} reads {read}: the gradient with respect to {read.tensor} would "
-                f"be written at places that depend on data"
-            )
 
     def _clear(self, s: Statement) -> None:
         """What was there before a statement overwrote it has no gradient from what follows."""

@@ -73,9 +73,11 @@ def _short_read(e: Expr) -> Expr:
 
 def with_indices(s: Statement, new: dict[str, Expr]) -> Statement:
     """A statement with some indices replaced in its accesses, value and guards, not its ranges."""
+    target = substitute_value(s.target, new)
+    assert isinstance(target, Read)
     return replace(
         s,
-        target=_short(Read(s.target.tensor, tuple(substitute(e, new) for e in s.target.indices))),
+        target=_short(target),
         value=rewrite(substitute_value(s.value, new), _short_read),
         guards=tuple(substitute(g, new) for g in s.guards),
     )

@@ -162,9 +162,17 @@ class Statement:
         return self.op != "="
 
     @property
+    def scatters(self) -> bool:
+        """Whether data says which element is written."""
+        return any(reads_of(i) for i in self.target.indices)
+
+    @property
     def is_reduction(self) -> bool:
-        """Whether instances may be reordered: an update whose value does not read the target."""
-        return self.is_update and all(
+        """Whether instances may be reordered: an update whose value does not read the target.
+
+        Where data says which elements are written, nobody knows which instances meet.
+        """
+        return self.is_update and not self.scatters and all(
             r.tensor != self.target.tensor
             for e in (self.value, *self.target.indices)
             for r in reads_of(e)
@@ -492,8 +500,8 @@ def _verify_statement(
                 raise ProgramError(f"{where}: there is no size {node.name}")
             if isinstance(node, Read):
                 _check_read(node, names, where)
-    if any(reads_of(i) for i in s.target.indices):
-        raise ProgramError(f"{where}: a write whose index depends on data is not allowed")
+    if s.scatters:
+        _verify_scattered(s, where)
     for g in s.guards:
         if reads_of(g):
             raise ProgramError(f"{where}: a guard that depends on data is not allowed; use select")
@@ -505,6 +513,18 @@ def _verify_statement(
         raise ProgramError(f"{where}: stores {value} into {target} {s.target.tensor}; cast it")
     if target.kind == "b" and s.op in ("+=", "*="):
         raise ProgramError(f"{where}: {s.op} is not defined on bool; use max= or min=")
+
+
+def _verify_scattered(s: Statement, where: str) -> None:
+    if not s.is_update:
+        raise ProgramError(f"{where}: a '=' whose index depends on data is not allowed; use +=")
+    if s.init:
+        raise ProgramError(
+            f"{where}: which elements {s.op}! initialises would depend on data; write "
+            f"{s.target.tensor} in a statement before it, and use {s.op}"
+        )
+    if any(r.tensor == s.target.tensor for r in s.reads):
+        raise ProgramError(f"{where}: {s.target.tensor} is written where data says, and read")
 
 
 def _check_read(read: Read, names: Mapping[str, Tensor], where: str) -> None:

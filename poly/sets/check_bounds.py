@@ -405,7 +405,9 @@ class _Checker:
     def _write(self, s: Statement, domain: isl.Set, indices: Sequence[str]) -> _Write:
         domain = domain.intersect_params(self.context)
         relation = access_map(self.program, domain, indices, s.target)
-        assert relation is not None  # ensured by `_check_affine`
+        if relation is None:  # data says which elements are written: none for sure
+            elements = self._whole(self.program.tensors[s.target.tensor])
+            relation = isl.Map.from_domain_and_range(domain, elements.subtract(elements))
         return _Write(s, domain, relation)
 
     def _whole(self, t: Tensor) -> isl.Set:

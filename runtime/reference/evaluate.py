@@ -300,6 +300,8 @@ class _Runner:
     def _check_target(self, points: Points, mask: Array, shape: tuple[int, ...]) -> None:
         target: Read = self.statement.target
         for axis, index in enumerate(target.indices):
+            if reads_of(index):
+                continue
             values = _index_values(index, self.scope, points)
             outside = (values < 0) | (values >= self.array.shape[axis])
             if outside.any() and (np.broadcast_to(outside, shape) & mask).any():

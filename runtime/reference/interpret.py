@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from poly.errors import ProgramError
-from poly.ir.dtypes import INT64, identity
+from poly.ir.dtypes import identity
 from poly.ir.expr import Expr
 from poly.ir.program import Program, Statement
 from runtime.reference.evaluate import box_of, make_scope
 from runtime.reference.scalar_semantics import (
     Array,
-    Lowered,
     Points,
     Scope,
     convert,
     lower,
     lower_guard,
+    places_of,
     store,
     update,
 )
@@ -130,7 +130,7 @@ class _Stepper:
         self.names = statement.free if initialises else statement.indices
         self.array = scope.arrays[statement.target.tensor]
         self.dtype = scope.dtypes[statement.target.tensor]
-        self.index: list[Lowered] = [lower(i, scope, INT64) for i in statement.target.indices]
+        self.index = places_of(statement.target.indices, self.array.shape, scope)
         self.value = lower(statement.value, scope, self.dtype)
 
     def compute(self, point: tuple[int, ...]) -> _Write:
@@ -140,7 +140,7 @@ class _Stepper:
             raise ProgramError(f"{s.name} has {len(self.names)} indices, not {len(point)}")
         values = {n: np.asarray(v, np.int64) for n, v in zip(self.names, point, strict=True)}
         points = Points(values)
-        index = tuple(int(convert(i(points), i.dtype, INT64)) for i in self.index)
+        index = tuple(int(i(points)) for i in self.index)
         if any(not 0 <= i < n for i, n in zip(index, self.array.shape, strict=True)):
             raise ProgramError(f"{Instance(s.name, point)} writes outside of {s.target.tensor}")
         if self.initialises:

@@ -241,7 +241,7 @@ def _any_instance(outside: Array, points: Points) -> bool:
 
 def offsets_of(indices: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> Function:
     """A function that gives the row-major offset of an element, without a range check."""
-    lowered = [lower(i, scope, INT64) for i in indices]
+    lowered = places_of(indices, shape, scope)
 
     def positions(points: Points) -> Array:
         total: Array = np.asarray(0, np.int64)
@@ -250,6 +250,27 @@ def offsets_of(indices: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) 
         return total
 
     return positions
+
+
+def places_of(indices: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> list[Function]:
+    """Functions that give the indices of an element that is written; data-dependent ones are
+    clamped, all others are not checked.
+    """
+    return [_place(i, extent, scope) for i, extent in zip(indices, shape, strict=True)]
+
+
+def _place(index: Expr, extent: int, scope: Scope) -> Function:
+    lowered = lower(index, scope, INT64)
+    if not reads_of(index):
+        return lambda points: convert(lowered(points), lowered.dtype, INT64)
+
+    def clamped(points: Points) -> Array:
+        # Which points are instances is not known yet: what the index reads is not checked here.
+        anywhere = Points(points.indices, np.zeros((), bool))
+        found = _as_index(lowered(anywhere), lowered.dtype)
+        return np.clip(found, 0, max(0, extent - 1))
+
+    return clamped
 
 
 # --- the operators -------------------------------------------------------------------------
