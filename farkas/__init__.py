@@ -10,6 +10,7 @@
 `compile`, `Kernel`                       text to a function of numpy arrays
 `einsum`, `tensordot`                     numpy's, compiled; einsum over other semirings, too
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
+`grad`, `value_and_grad`, `jvp`           derivatives of programs, as programs
 `torch.op`, `jax.op`                      operators of torch and JAX from texts
 `compile_torch`                           a program of ``torch.export`` to a `Network`
 `sklearn.Compiled`                        an estimator of scikit-learn that predicts compiled
@@ -54,6 +55,7 @@ from poly.errors import (
     CacheWarning,
     CapacityError,
     FarkasError,
+    GradientError,
     IllegalScheduleError,
     IntrinsicError,
     LanguageError,
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from farkas.intrinsics.declare import intrinsic
     from farkas.intrinsics.intrinsic_file import load_intrinsics
     from farkas.kernels.einsum import einsum, tensordot
+    from farkas.kernels.gradients import grad, jvp, value_and_grad
     from farkas.kernels.kernel import Kernel, compile
     from farkas.kernels.source_text import parse
     from farkas.kernels.tune_kernel import TunedKernel, tune
@@ -105,6 +108,7 @@ __all__ = [
     "DType",
     "FarkasError",
     "ForeignPackageError",
+    "GradientError",
     "IllegalScheduleError",
     "IntrinsicError",
     "Kernel",
@@ -140,7 +144,9 @@ __all__ = [
     "export_onnx",
     "find_toolchain",
     "footprints",
+    "grad",
     "intrinsic",
+    "jvp",
     "load",
     "load_intrinsics",
     "parse",
@@ -151,6 +157,7 @@ __all__ = [
     "tensordot",
     "tune",
     "tune_onnx",
+    "value_and_grad",
     "verify",
 ]
 
@@ -170,6 +177,9 @@ _HOMES = {
     "einsum": "farkas.kernels.einsum",
     "tensordot": "farkas.kernels.einsum",
     "transpose": "farkas.kernels.einsum",  # for opt_einsum
+    "grad": "farkas.kernels.gradients",
+    "jvp": "farkas.kernels.gradients",
+    "value_and_grad": "farkas.kernels.gradients",
     "TunedKernel": "farkas.kernels.tune_kernel",
     "tune": "farkas.kernels.tune_kernel",
     "Kernel": "farkas.kernels.kernel",

@@ -5,6 +5,7 @@ error                     what went wrong
 ========================  =========================================================
 `LanguageError`           the text of a comprehension (carries text and position)
 `ProgramError`            a program that is well-formed text but has no meaning
+`GradientError`           a gradient that does not exist, or that cannot be computed
 `ScheduleError`           a schedule request that makes no sense (no such loop, …)
 `UndecidedError`          a step that isl could not decide, or loops that it could not generate
 `CapacityError`           something that exceeds a buffer, a block of threads, or 64 bits
@@ -173,7 +174,7 @@ class SavedFileError(FarkasError):
 
 
 class GradientError(FarkasError):
-    """A gradient that does not exist, or of a program that cannot be reversed."""
+    """A gradient that does not exist, or of a program whose order cannot be reversed."""
 
 
 class TuningError(FarkasError):

@@ -9,6 +9,7 @@ import click
 from farkas.cli.doctor import doctor_command
 from farkas.cli.exit_codes import Commands
 from farkas.cli.export import export_command
+from farkas.cli.grad import grad_command
 from farkas.cli.intrinsic import intrinsic_group
 from farkas.cli.quantize import quantize_command
 from farkas.cli.run import run_command
@@ -71,6 +72,7 @@ def demo_command(threads: int | None) -> int:
 main.add_command(run_command)
 main.add_command(save_command)
 main.add_command(quantize_command)
+main.add_command(grad_command)
 main.add_command(tune_command)
 main.add_command(export_command)
 main.add_command(doctor_command)

@@ -15,6 +15,7 @@ from farkas.frameworks.operation import (
     Operation,
     dtype_called,
     extent_value,
+    gradient_of,
     output_shapes,
 )
 from farkas.frameworks.xla_kernels import TARGET, XlaKernel, jax_module
@@ -37,8 +38,8 @@ def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxO
     >>> distance = fk.jax.op("D[i,j] +=! abs(X[i,k] - Y[j,k])")
     >>> jax.jit(distance)(x, y)
 
-    It works under `jax.jit` and `jax.vmap`, which gives the program a dimension for the batch, and
-    under `jax.export`, also with symbolic shapes.  Arrays are on the CPU and are not copied; one
+    It works under `jax.jit`, `jax.grad` and `jax.vjp` (see `farkas.grad`), `jax.vmap`, which gives
+    the program a dimension for the batch, and `jax.export`, also with symbolic shapes.  Arrays are on the CPU and are not copied; one
     that the program updates is copied, as arrays of JAX never change.  A kernel is compiled when a
     call is traced for new element types, and serves all sizes.
 
@@ -63,7 +64,8 @@ class JaxOperator:
 
     def __init__(self, jax: Any, operation: Operation) -> None:
         self._jax, self.operation = jax, operation
-        self._batches: dict[str, JaxOperator] = {}
+        #: Those for batches and for gradients, by their texts.
+        self._others: dict[str, JaxOperator] = {}
         self._compiled: dict[Program, XlaKernel] = {}
         #: Calls that are not traced, by their sizes: to trace each of them would take longer.
         self._jitted: dict[tuple[int, ...], Callable[..., Any]] = {}
@@ -131,7 +133,7 @@ class JaxOperator:
         call = jax.custom_batching.custom_vmap(partial(self._call, sizes))
         call.def_vmap(partial(self._batched, sizes))
         whole = jax.custom_vjp(call)
-        whole.defvjp(lambda *arrays: (call(*arrays), None), self._no_gradient)
+        whole.defvjp(lambda *arrays: (call(*arrays), arrays), partial(self._backward, sizes))
         found: Callable[..., Any] = whole
         return found
 
@@ -205,16 +207,29 @@ class JaxOperator:
             for name, a, b in zip(names, arrays, there, strict=True)
         ]
         text = str(batch_program(program, batched))
-        if text not in self._batches:
-            self._batches[text] = op(text, exact=self.operation.exact)
-        results = self._batches[text]._with_rules(sizes)(*given)
+        if text not in self._others:
+            self._others[text] = op(text, exact=self.operation.exact)
+        results = self._others[text]._with_rules(sizes)(*given)
         return results, tuple(t.name in batched for t in program.outputs)
 
-    def _no_gradient(self, residuals: Any, gradients: Any) -> Any:
-        raise ArgumentError(
-            f"{self.operation.name} has no gradient: give it one with jax.custom_vjp, or stop it "
-            "with jax.lax.stop_gradient"
-        )
+    def _backward(
+        self, sizes: Mapping[str, Any], arrays: Sequence[Any], gradients: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """The gradients with respect to the inputs, by an operator of their own."""
+        program = self.operation.program([_dtype(a) for a in arrays])
+        names = self.operation.inputs
+        found = gradient_of(program, names, self.operation.outputs)
+        if found is None:
+            return (None,) * len(names)
+        text = str(found.program)
+        if text not in self._others:
+            self._others[text] = op(text, exact=self.operation.exact)
+        whole = self._others[text]
+        given = dict(zip(self.operation.outputs, gradients, strict=True))
+        own = {n: sizes[n] for n in whole.operation.asked}
+        results = whole._with_rules(own)(*arrays, *(given[n] for n in found.of))
+        made = dict(zip(found.wrt, results, strict=True))
+        return tuple(made.get(n) for n in names)
 
 
 def _symbolic_meaning(jax: Any) -> Meaning:

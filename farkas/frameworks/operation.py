@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from farkas.kernels.kernel import Kernel, compile
@@ -112,6 +113,35 @@ class Operation:
                     cc=self._compiler() if target == "cpu" else None,
                 )
             return self._kernels[target]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The program of a gradient.
+
+    wrt : the inputs with respect to which it is, in order
+    of : the outputs whose gradients it takes, after the inputs, in order
+    """
+
+    program: Program
+    wrt: tuple[str, ...]
+    of: tuple[str, ...]
+
+
+def gradient_of(program: Program, wrt: Sequence[str], of: Sequence[str]) -> Gradient | None:
+    """The gradient with respect to those inputs on which some outputs depend; None if to none.
+
+    Raises
+    ------
+    GradientError : the program cannot be reversed.
+    """
+    from poly.gradients.request import dependent
+    from poly.gradients.reverse import gradient
+
+    inputs, outputs = dependent(program, wrt, of)
+    if not inputs:
+        return None
+    return Gradient(gradient(program, inputs, outputs, unit=False), inputs, outputs)
 
 
 def dtype_called(name: str, what: str) -> DType:

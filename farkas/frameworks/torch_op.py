@@ -9,7 +9,12 @@ from importlib import import_module
 from typing import Any
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
-from farkas.frameworks.operation import Operation, dtype_called, output_shapes
+from farkas.frameworks.operation import (
+    Operation,
+    dtype_called,
+    gradient_of,
+    output_shapes,
+)
 from farkas.frameworks.torch_inline import register_inline
 from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
@@ -43,7 +48,8 @@ def op(
     >>> distance(x, y)                              # also torch.ops.mine.l1(x, y)
 
     It works under `torch.compile`, `torch.func.vmap`, `torch.export` and fake tensors, for tensors
-    on the CPU and on CUDA devices.  It never changes its inputs: a tensor that the program updates
+    on the CPU and on CUDA devices.  Its gradient is the operator of `farkas.grad`, which has one,
+    too.  It never changes its inputs: a tensor that the program updates
     is copied.  A kernel is compiled when the operator first runs, and serves all sizes.
 
     Parameters
@@ -51,8 +57,7 @@ def op(
     text : a definition, bare comprehensions, or an einsum string, as for `farkas.compile`
     name : ``"namespace::name"``, or a name in the namespace ``farkas``; default is that of the
         definition
-    backward, setup_context : the gradient, as `torch.library.register_autograd` takes it; without
-        it, a backward pass that reaches the operator is an error
+    backward, setup_context : another gradient, as `torch.library.register_autograd` takes it
     exact, schedule : as for `farkas.compile`
 
     Raises
@@ -167,9 +172,9 @@ class TorchOperator:
         own.impl(name, self._on_cuda, "CUDA")
         library.register_fake(self.name, self._fake, lib=own)
         library.register_vmap(self.name, self._vmap, lib=own)
-        library.register_autograd(
-            self.name, backward or self._no_gradient, setup_context=setup_context, lib=own
-        )
+        if backward is None:
+            backward, setup_context = self._backward, self._set_up
+        library.register_autograd(self.name, backward, setup_context=setup_context, lib=own)
 
     def _split(self, given: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """The tensors, and the sizes by name."""
@@ -248,10 +253,32 @@ class TorchOperator:
         dims = [0 if t.name in batched else None for t in program.outputs]
         return (results, dims[0]) if len(dims) == 1 else (results, tuple(dims))
 
-    def _no_gradient(self, context: Any, *gradients: Any) -> Any:
-        raise ArgumentError(
-            f"{self.name} has no gradient: pass backward= to fk.torch.op, or detach its inputs"
-        )
+    def _set_up(self, context: Any, inputs: Sequence[Any], output: Any) -> None:
+        """Keep what the gradient reads."""
+        tensors, context.sizes = self._split(inputs)
+        context.save_for_backward(*tensors)
+
+    def _backward(self, context: Any, *gradients: Any) -> tuple[Any, ...]:
+        """The gradients with respect to the inputs that need one, by an operator of their own."""
+        tensors = context.saved_tensors
+        names, outputs = self.operation.inputs, self.operation.outputs
+        given = {n: g for n, g in zip(outputs, gradients, strict=True) if g is not None}
+        wanted = [n for n, need in zip(names, context.needs_input_grad, strict=False) if need]
+        found = gradient_of(self._program(tensors), wanted, list(given))
+        none = (None,) * len(self.operation.asked)
+        if found is None:
+            return (*(None for _ in names), *none)
+        mask = "".join(str(int(n in found.wrt)) for n in names)
+        of = "".join(str(int(n in found.of)) for n in outputs)
+        types = "_".join(_dtype(t).name for t in tensors)
+        whole = op(
+            str(found.program), name=f"{self.name}_grad_{mask}_{of}_{types}",
+            exact=self.operation.exact,
+        )  # fmt: skip
+        sizes = {n: context.sizes[n] for n in whole.operation.asked}
+        results = whole(*tensors, *(given[n] for n in found.of), **sizes)
+        made = dict(zip(found.wrt, results if len(found.wrt) > 1 else (results,), strict=True))
+        return (*(made.get(n) for n in names), *none)
 
 
 def torch_module() -> Any:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def compile(
-    text: str,
+    text: str | Program,
     *,
     dtypes: DTypes | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -65,8 +65,8 @@ def compile(
 
     Parameters
     ----------
-    text : a definition ``def f(float32 A[N]) -> (B) { … }``, bare comprehensions, or a numpy
-        einsum string
+    text : a definition ``def f(float32 A[N]) -> (B) { … }``, bare comprehensions, a numpy einsum
+        string, or a `Program`, such as `farkas.grad` makes
     dtypes : element types of the inputs: one for all, a sequence in order, or a mapping by name
     sizes : values for sizes, which are fixed in the kernel; calls must then agree
     threads : default number of threads of a call; if None, one per processor, or a single one if

@@ -76,14 +76,16 @@ class Text:
             fix_sizes(program, sizes)
 
 
-def read_text(text: str) -> Text:
-    """Recognise a text; a leading byte-order mark is dropped.
+def read_text(text: str | Program) -> Text:
+    """Recognise a text, or take that of a program; a leading byte-order mark is dropped.
 
     Raises
     ------
     ArgumentError : it is not a string.
     LanguageError : it cannot be parsed.
     """
+    if isinstance(text, Program):
+        text = str(text)
     if not isinstance(text, str):
         raise ArgumentError(f"the text is a {type(text).__name__}, expected a string")
     text = text.removeprefix("\ufeff")

@@ -85,23 +85,26 @@ def named(
     ------
     GradientError : there are none.
     """
-    inputs, outputs = _names(wrt), _names(of)
-    if outputs is None:
-        floats = [t.name for t in program.outputs if t.dtype.is_float]
-        outputs = tuple(floats)
-    if inputs is None:
-        known = {t.name for t in program.outputs}
-        floats = [t.name for t in program.inputs if t.dtype.is_float]
-        reached = active_tensors(program, floats, [n for n in outputs if n in known])
-        inputs = tuple(n for n in floats if n in reached)
-    if of is None:
-        known = {t.name for t in program.inputs}
-        reached = active_tensors(program, [n for n in inputs if n in known], outputs)
-        outputs = tuple(n for n in outputs if n in reached)
-    if not inputs or not outputs:
+    inputs = _names(wrt, [t.name for t in program.inputs])
+    outputs = _names(of, [t.name for t in program.outputs])
+    if wrt is not None and of is not None:
+        return inputs, outputs
+    some = dependent(program, inputs, outputs)
+    if not all(some):
         raise GradientError(f"no output of {program.name} depends on an input by floats")
-    return inputs, outputs
+    return (inputs if wrt is not None else some[0]), (outputs if of is not None else some[1])
 
 
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    return (names,) if isinstance(names, str) else None if names is None else tuple(names)
+def dependent(
+    program: Program, wrt: Sequence[str], of: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of some inputs on which some outputs depend by floats, and those outputs."""
+    dtypes = program.dtypes
+    inputs = [n for n in wrt if n in dtypes and dtypes[n].is_float]
+    outputs = [n for n in of if n in dtypes and dtypes[n].is_float]
+    reached = active_tensors(program, inputs, outputs)
+    return tuple(n for n in inputs if n in reached), tuple(n for n in outputs if n in reached)
+
+
+def _names(names: str | Sequence[str] | None, every: Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(every if names is None else names)

@@ -49,27 +49,32 @@ class Contribution:
 
 
 def gradient(
-    program: Program, wrt: Sequence[str], of: Sequence[str], with_values: bool = False
-) -> Program:
+    program: Program, wrt: Sequence[str], of: Sequence[str], with_values: bool = False,
+    unit: bool = True,
+) -> Program:  # fmt: skip
     """The program of the gradients of outputs with respect to inputs.
 
     wrt : inputs; the result has a tensor ``dA`` for each A of them, in this order
     of : outputs; for each Y of them, the result has an input ``dY`` of its shape, the gradient of
-        what follows with respect to Y; a scalar's is 1 and not passed
+        what follows with respect to Y
     with_values : whether the outputs themselves come first
+    unit : whether a scalar's gradient is 1, and not passed
 
     Raises
     ------
     GradientError : a tensor that has no gradient, or an order that cannot be reversed.
     """
-    made = _Reverse(program, tuple(wrt), tuple(of)).program(with_values)
+    made = _Reverse(program, tuple(wrt), tuple(of), unit).program(with_values)
     return check_bounds(verify_program(tidied(made)))
 
 
 class _Reverse:
     """The statements of a gradient, as they are made."""
 
-    def __init__(self, program: Program, wrt: tuple[str, ...], of: tuple[str, ...]) -> None:
+    def __init__(
+        self, program: Program, wrt: tuple[str, ...], of: tuple[str, ...], unit: bool
+    ) -> None:
+        self.unit = unit
         check_request(program, wrt, of)
         self.names = Names(program)
         source, new = without_updates(program, self.names)
@@ -117,7 +122,7 @@ class _Reverse:
         """Begin with the gradient with respect to an output."""
         indices, ranges = over_all(self.names, t)
         value: Expr = ONE
-        if t.shape:
+        if t.shape or not self.unit:
             name = self.labels.get(t.name, t.name)
             seed = Tensor(self.names.tensor(f"d{name}"), t.dtype, t.shape)
             self.seeds[t.name] = seed

@@ -1,0 +1,54 @@
+"""``farkas grad``: the gradient of a text, as a text."""
+
+from __future__ import annotations
+
+import click
+
+from farkas.cli.text_commands import given_sizes, given_types, text_of
+from farkas.console.files import write_file
+
+
+@click.command(
+    "grad",
+    epilog="""\b
+Examples:
+  farkas grad -e 'ij,jk->ik' --dtype float32 --wrt A
+  farkas grad softmax.fk --values -o backward.fk
+  farkas grad loss.fk --wrt W --wrt b | farkas compile - -o step.c
+""",
+)
+@click.argument("file", required=False)
+@click.option("-e", "--expression", metavar="TEXT", help="The program itself, in place of a file.")
+@click.option("--wrt", multiple=True, metavar="NAME", help="An input; repeatable.  Default: all.")
+@click.option("--of", multiple=True, metavar="NAME", help="An output; repeatable.  Default: all.")
+@click.option("--values", is_flag=True, help="With the program's own outputs first.")
+@click.option("--forward", is_flag=True, help="What outputs change by along a change of inputs.")
+@click.option(
+    "--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE",
+    help="Element type of all inputs, or of one; repeatable.  A definition has its own.",
+)  # fmt: skip
+@click.option("--size", "sizes", multiple=True, metavar="N=NUMBER", help="Fix a size; repeatable.")
+@click.option("-o", "--output", metavar="FILE", help="Write to a file.")
+def grad_command(
+    file: str | None, expression: str | None, wrt: tuple[str, ...], of: tuple[str, ...],
+    values: bool, forward: bool, dtypes: tuple[str, ...], sizes: tuple[str, ...],
+    output: str | None,
+) -> None:  # fmt: skip
+    """Print the gradient of the program in FILE (- for the standard input) as a program.
+
+    It has a tensor dA for each input A of --wrt, and takes a gradient dY for each output Y of --of
+    that is not a scalar.
+    """
+    from farkas.kernels.gradients import grad, jvp, value_and_grad
+    from farkas.kernels.source_text import parse
+
+    if values and forward:
+        raise click.UsageError("--values and --forward do not go together")
+    text = text_of(file, expression)
+    program = parse(text, dtypes=given_types(dtypes), sizes=given_sizes(sizes))
+    how = jvp if forward else value_and_grad if values else grad
+    made = f"{how(program, wrt or None, of or None)}\n"
+    if output is None:
+        click.echo(made, nl=False)
+    else:
+        write_file(output, made.encode())

@@ -1,0 +1,111 @@
+"""Gradients of random programs, compared with differences and with directional derivatives.
+
+    python -m tests.differential.gradients 0 10000
+
+Every float is a float64.  Differences say nothing where a program is not smooth: there they depend
+on their step, and only that both modes agree is checked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+
+import numpy as np
+
+import farkas as fk
+from poly.errors import FarkasError
+from poly.gradients.request import named
+from poly.ir.program import Program
+from tests.differential.generate import random_text
+from tests.differential.harness import choose_sizes, fits, make_inputs
+from tests.poly.gradients.differences import STEP, Arrays, Differentiated
+
+#: What both modes may differ by, and a derivative from differences, relative to the terms.
+MODES, DIFFERENCES = 1e-9, 1e-5
+#: Values this many times as large as derivatives leave no digits to differences.
+HUGE = 1e6
+
+
+def random_program(seed: int) -> Program | None:
+    """The program of a seed with float64 for every float, None if that is none."""
+    text = re.sub(r"bfloat16|float16|float32", "float64", random_text(seed))
+    try:
+        return fk.parse(text)
+    except FarkasError:
+        return None
+
+
+def check_gradient(seed: int) -> str:
+    """Check the gradient of a seed's program; what was seen: ``right``, or why it says nothing.
+
+    Raises
+    ------
+    AssertionError : it is wrong.
+    """
+    program = random_program(seed)
+    if program is None:
+        return "no program"
+    try:
+        wrt, of = named(program, None, None)
+        gradient, derivative = fk.grad(program, wrt, of), fk.jvp(program, wrt, of)
+    except fk.GradientError as error:
+        return "no gradient" if "no output of" in str(error) else f"refused: {error}"
+    for made in (gradient, derivative):
+        assert fk.parse(str(made)) == made, f"seed {seed} does not parse back\n{made}"
+    rng = np.random.default_rng(seed)
+    (sizes,) = choose_sizes(program, rng, 1)
+    if not fits(program, sizes):
+        return "too large"
+    arrays = _smooth_inputs(program, make_inputs(program, sizes, seed), rng)
+    with np.errstate(all="ignore"):
+        return _compared(seed, Differentiated(program, wrt, of, arrays, sizes), gradient, derivative)
+
+
+def _smooth_inputs(program: Program, arrays: Arrays, rng: np.random.Generator) -> Arrays:
+    """Floats that are away from 0, and differ: where most programs are smooth."""
+    floats = {t.name for t in program.inputs if t.dtype.is_float}
+    return {
+        n: rng.uniform(0.3, 1.7, a.shape) * rng.choice([-1, 1], a.shape) if n in floats else a
+        for n, a in arrays.items()
+    }
+
+
+def _compared(seed: int, at: Differentiated, gradient: Program, derivative: Program) -> str:
+    backward, forward = at.by_gradient(gradient), at.by_derivative(derivative)
+    if not (np.isfinite(backward) and np.isfinite(forward)):
+        return "not finite"
+    scale = 1 + at.scale(derivative)
+    assert abs(backward - forward) <= MODES * scale, f"seed {seed}: {backward} and {forward}"
+    if not at.magnitude() < HUGE * scale:
+        return "huge values"
+    differences = [at.by_differences(step) for step in (STEP, 0.3 * STEP)]
+    if not abs(differences[0] - differences[1]) <= DIFFERENCES * scale / 10:
+        return "not smooth"
+    assert abs(differences[0] - forward) <= DIFFERENCES * scale, (
+        f"seed {seed}: {forward}, by differences {differences}\n{at.program}\n{gradient}"
+    )
+    return "right"
+
+
+def main() -> int:
+    first, last = int(sys.argv[1]), int(sys.argv[2])
+    seen: Counter[str] = Counter()
+    wrong = 0
+    for seed in range(first, last):
+        try:
+            found = check_gradient(seed)
+        except AssertionError as error:
+            wrong += 1
+            print(error, flush=True)
+            continue
+        seen[found.partition(":")[0]] += 1
+        if found.startswith("refused"):
+            print(f"seed {seed} {found}", flush=True)
+    print(dict(seen), f"wrong: {wrong}")
+    return min(1, wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Maxima that cancel have no gradient, and only these."""
+
+from __future__ import annotations
+
+import pytest
+
+import farkas as fk
+from poly.gradients.cancelling import cancelling
+
+SOFTMAX = "E[i,j] = exp(X[i,j] - m[i])\nt[i] +=! E[i,j]"
+
+
+@pytest.mark.parametrize(
+    ("rest", "cancels"),
+    [
+        (f"{SOFTMAX}\nY[i,j] = E[i,j] / t[i]", True),
+        (f"{SOFTMAX}\nY[i,j] = X[i,j] - m[i] - log(t[i])", True),
+        (f"{SOFTMAX}\nY[i,j] = log(t[i]) + m[i]", True),
+        (f"{SOFTMAX}\nY[i,j] = select(isnan(E[i,j] / t[i]), 0, E[i,j] / t[i])", True),
+        (f"{SOFTMAX}\nY[i,j] = E[i,j] * E[i,j] / (t[i] * t[i])", True),
+        (f"{SOFTMAX}\nY[i,j] = sqrt(E[i,j]) * rsqrt(t[i])", True),
+        (f"{SOFTMAX}\nY[i,j] = E[i,j]", False),
+        (f"{SOFTMAX}\nY[i,j] = E[i,j] / (t[i] + 1)", False),
+        (f"{SOFTMAX}\nY[i,j] = E[i,j] * E[i,j] / t[i]", False),
+        ("E[i,j] = exp(X[i,j] - 2 * m[i])\nt[i] +=! E[i,j]\nY[i,j] = E[i,j] / t[i]", True),
+        ("E[i,j] = exp(X[i,j] - m[j])\nt[i] +=! E[i,j]\nY[i,j] = E[i,j] / t[i]", False),
+        (f"{SOFTMAX}\nY[i,j] = select(E[i,j] > 0.5, E[i,j] / t[i], 0)", False),
+        (f"{SOFTMAX}\nY[i,j] = log(t[i]) - m[i]", False),
+        ("t[i] +=! X[i,j] - m[i]\nY[i,j] = X[i,j] - t[i] + m[i]", False),
+    ],
+)
+def test_what_cancels(rest: str, cancels: bool) -> None:
+    text = f"def f(float64 X[N,N]) -> (Y) {{ m[i] max=! X[i,j]\n{rest} }}"
+    assert cancelling(fk.parse(text), ["Y"]) == (frozenset({"m"}) if cancels else frozenset())

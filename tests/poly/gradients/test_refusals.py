@@ -1,0 +1,53 @@
+"""What has no gradient is refused, and the message says why."""
+
+from __future__ import annotations
+
+import pytest
+
+import farkas as fk
+
+PLAIN = "def f(float32 X[N], int32 I[N], float32 Z[N]) -> (Y, J) { Y[i] = X[i] * 2\nJ[i] = I[i] }"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrt", "of", "message"),
+    [
+        (PLAIN, "Q", None, "there is no input 'Q'; there are X, I, Z"),
+        (PLAIN, "Y", None, "there is no input 'Y'; there are X, I, Z"),
+        (PLAIN, "X", "X", "there is no output 'X'; there are Y, J"),
+        (PLAIN, "I", "Y", "input I is int32: only floats have gradients"),
+        (PLAIN, "X", "J", "output J is int32: only floats have gradients"),
+        (PLAIN, "Z", "Y", "Y does not depend on Z"),
+        (PLAIN, ["X", "X"], "Y", "input X is named twice"),
+        (PLAIN, [], "Y", "a gradient needs an input: there are X, I, Z"),
+        (PLAIN, "X", [], "a gradient needs an output: there are Y, J"),
+        (
+            "def f(float32 X[N]) -> (Y) { Y[i] = floor(X[i]) }", None, None,
+            "no output of f depends on an input by floats",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y) { Y[i] = select(X[i] > 0, 1.0, 0.0) }", "X", None,
+            "no output of f depends on an input by floats",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y) { Y[i] = int32(X[i]) }", None, None,
+            "no output of f depends on an input by floats",
+        ),
+        (
+            "def f(float32 X[N], int32 I[N]) -> (X) { X[i] = X[I[i]] }", "X", None,
+            "statement S0 reads X_out[I[i]], which it overwrites, at places that depend on data",
+        ),
+    ],
+)  # fmt: skip
+def test_refused(text: str, wrt: object, of: object, message: str) -> None:
+    for make in (fk.grad, fk.value_and_grad, fk.jvp):
+        with pytest.raises(fk.GradientError) as caught:
+            make(text, wrt=wrt, of=of)  # type: ignore[arg-type]
+        assert message in str(caught.value)
+
+
+def test_mistakes_in_texts_are_those_of_the_language() -> None:
+    with pytest.raises(fk.LanguageError):
+        fk.grad("def f(float32 X[N]) -> (Y) { Y[i] = X[i }")
+    with pytest.raises(fk.ArgumentError, match="the element type of A, B is not known"):
+        fk.grad("ij,jk->ik")
