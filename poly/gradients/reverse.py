@@ -212,14 +212,13 @@ class _Reverse:
         own = {s.target.tensor for s in group}
         for name in sorted(own):
             self._gradient_of(self.tensors[name])
-        for s in group:
-            if s.name in self.values.lifetimes.covering and s.name in self.values.lifetimes.replaced:
-                raise GradientError(f"statement {s.name} overwrites its own results")
-        parts = [
-            (s, c)
-            for s in reversed(group)
-            for c in self._contributions(s, self._read(s.target), self._passed(s))
-        ]
+        self._check_kept(group)
+        parts = []
+        for s in reversed(group):
+            passed = self._passed(s)
+            if passed.span is not None:
+                raise GradientError(f"statement {s.name}: {s.op} without {s.op}! in a recurrence")
+            parts += [(s, c) for c in self._contributions(s, self._read(s.target), passed)]
         written = {n for s in group for n in s.indices}
         inside = [(s, c) for s, c in parts if c.read.tensor in own]
         outside = [(s, c) for s, c in parts if c.read.tensor not in own]
@@ -230,6 +229,16 @@ class _Reverse:
         for s in reversed(group):
             if s.name in self.values.lifetimes.covering:
                 self._clear(s)
+
+    def _check_kept(self, group: Sequence[Statement]) -> None:
+        """Check that statements that run together do not overwrite each other's results."""
+        found = self.values.lifetimes
+        for s in group:
+            own = [o for o in group if o.target.tensor == s.target.tensor]
+            if s.name in found.covering and any(o.name in found.replaced for o in own):
+                raise GradientError(
+                    f"statement {s.name} overwrites results of the recurrence that it belongs to"
+                )
 
     def _backwards(
         self,

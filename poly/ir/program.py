@@ -278,16 +278,17 @@ class Program:
         def visit(e: Expr) -> Expr:
             return access(e) if isinstance(e, Read) else e
 
-        made = (
-            replace(s, target=access(s.target), value=rewrite(s.value, visit))
-            for s in self.statements
-        )
-        return self.with_tensors(changed, made)
+        def rewritten(s: Statement) -> Statement:
+            target = rewrite(s.target, visit)
+            assert isinstance(target, Read)
+            return replace(s, target=target, value=rewrite(s.value, visit))
+
+        return self.with_tensors(changed, map(rewritten, self.statements))
 
     def accesses(self, tensor: str) -> Iterator[tuple[Statement, Read]]:
         """Every write and read of a tensor, with its statement."""
         for s in self.statements:
-            for read in (s.target, *reads_of(s.value)):
+            for read in (s.target, *s.reads):
                 if read.tensor == tensor:
                     yield s, read
 
@@ -389,8 +390,10 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
     def fix_tensor(t: Tensor) -> Tensor:
         return replace(t, shape=tuple(map(fix, t.shape)))
 
-    def fix_read(r: Read) -> Read:
-        return replace(r, indices=tuple(map(fix, r.indices)))
+    def fix_target(r: Read) -> Read:
+        found = substitute_value(r, sizes=env)
+        assert isinstance(found, Read)
+        return found
 
     return replace(
         program,
@@ -402,7 +405,7 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
         statements=tuple(
             replace(
                 s,
-                target=fix_read(s.target),
+                target=fix_target(s.target),
                 value=substitute_value(s.value, sizes=env),
                 ranges=tuple(replace(r, lo=fix(r.lo), hi=fix(r.hi)) for r in s.ranges),
                 guards=tuple(map(fix, s.guards)),

@@ -132,7 +132,7 @@ def _rebuilt(
     program: Program, new: Sequence[Tensor], recipes: Sequence[Recipe], temps: Collection[str]
 ) -> Folded:
     """The program with new inputs, without those that it no longer reads."""
-    used = {r.tensor for s in program.statements for r in reads_of(s.value)}
+    used = {r.tensor for s in program.statements for r in s.reads}
     inputs = tuple(t for t in (*program.inputs, *new) if t.name in used)
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(program.statements))
     made = replace(

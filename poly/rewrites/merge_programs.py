@@ -242,7 +242,7 @@ def readers(program: Program, tensor: str) -> list[int]:
     return [
         n
         for n, s in enumerate(program.statements)
-        if any(r.tensor == tensor for r in reads_of(s.value))
+        if any(r.tensor == tensor for r in s.reads)
     ]
 
 
@@ -412,6 +412,9 @@ def _pointwise(program: Program, made: int, used: list[int], tensor: Tensor) -> 
     if any(t.target.tensor in sources for t in between):
         return None
     for n in used:
+        places = program.statements[n].target.indices
+        if any(r.tensor == tensor.name for i in places for r in reads_of(i)):
+            return None
         for r in reads_of(program.statements[n].value):
             if r.tensor == tensor.name and any(reads_of(i) for i in r.indices):
                 return None  # a data-dependent index is clamped
