@@ -55,12 +55,17 @@ def cancelling(program: Program, of: Iterable[str]) -> frozenset[str]:
 def _cancels(program: Program, m: str, outputs: frozenset[str]) -> bool:
     known: dict[str, _Change] = {}
     try:
-        for s in program.statements:
-            if s.target.tensor != m:
-                _record(known, m, s)
+        # What a recurrence reads is known only after it: a second pass has to find the same.
+        for _ in range(3):
+            before = dict(known)
+            for s in program.statements:
+                if s.target.tensor != m:
+                    _record(known, m, s)
+            if known == before:
+                return all(known[n].is_none for n in outputs)
     except _UnknownError:
-        return False
-    return all(known[n].is_none for n in outputs)
+        pass
+    return False
 
 
 def _record(known: dict[str, _Change], m: str, s: Statement) -> None:
