@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from poly.deps.dependences import initial_order
+from poly.deps.dependences import compute_dependences, initial_order
 from poly.deps.scop import Scop, build_scop
 from poly.errors import GradientError
 from poly.gradients.derivatives import chosen
@@ -82,7 +82,7 @@ def without_own_reads(program: Program, names: Names) -> Program:
 
 
 def without_lost_results(program: Program) -> Program:
-    """The program without the instances of a statement whose results it overwrites itself.
+    """The program without the instances whose results are overwritten before anything reads them.
 
     ``Y[i % 3] = X[i]`` keeps the last three.
 
@@ -90,32 +90,34 @@ def without_lost_results(program: Program) -> Program:
     ------
     GradientError : it could not be found out which are left.
     """
-    if all(_writes_once(s) for s in program.statements):
+    if not _may_lose(program):
         return program
     scop = build_scop(program)
-    order = initial_order(scop)
+    found = compute_dependences(scop, exact=True)
     made = []
     for s in program.statements:
-        found = scop.by_name[s.name]
-        again = found.write.apply_range(found.write.reverse())
-        before = order.lex_lt_union_map(order).extract_map(again.get_space())
-        lost = again.intersect(before).domain()
+        domain = scop.by_name[s.name].domain
+        own = isl.UnionSet.from_set(domain)
+        lost = found.output.intersect_domain(own).domain()
+        lost = lost.subtract(found.flow.intersect_domain(own).domain())
         if s.is_update or lost.is_empty():
             made.append(s)
             continue
-        if s.block or _reads_own(s):
-            raise GradientError(f"statement {s.name} reads its own results and overwrites them")
-        kept = _condition(program, s, found.domain.subtract(lost), found.domain)
+        left = domain.subtract(lost.extract_set(domain.get_space()))
+        kept = _condition(program, s, left, domain)
         if kept is None:
             raise GradientError(f"which results of statement {s.name} are left is too hard to say")
         made.append(replace(s, guards=(*s.guards, kept)))
     return replace(program, statements=tuple(made), text=None)
 
 
-def _writes_once(s: Statement) -> bool:
-    """Whether every instance of a statement is seen to write an element of its own."""
-    plain = {e.name for e in s.target.indices if isinstance(e, Index)}
-    return s.is_update or plain >= set(s.indices)
+def _may_lose(program: Program) -> bool:
+    """Whether an element may be stored twice."""
+    stores = [s for s in program.statements if not s.is_update]
+    targets = [s.target.tensor for s in stores]
+    return len(set(targets)) < len(targets) or any(
+        {e.name for e in s.target.indices if isinstance(e, Index)} < set(s.indices) for s in stores
+    )
 
 
 def _reads_own(s: Statement) -> bool:
@@ -142,6 +144,8 @@ class _Reads:
             self._new[read] = writers.intersect(before.reverse()).domain()
             later = writers.subtract(before.reverse())
             self.overwritten |= not later.is_empty()
+        data = (r for r in s.reads if any(reads_of(i) for i in r.indices))
+        self.overwritten |= any(r.tensor == s.target.tensor for r in data)
 
     def replaced(self, copy: str) -> Expr:
         """The value, with what was there before read from a copy."""

@@ -74,8 +74,6 @@ def _record(known: dict[str, _Change], m: str, s: Statement) -> None:
     change = _value(s.value, known, m)
     if s.op == "*=" and change.scale or s.op in ("+=", "*=") and change.shift:
         raise _UnknownError
-    if not change.is_none and len(dims) < len(s.target.indices):
-        raise _UnknownError
     made = _Change(_renamed(change.shift, dims), _renamed(change.scale, dims), change.anything)
     before = known.get(s.target.tensor)
     known[s.target.tensor] = made if before is None else _same(before, made)

@@ -88,7 +88,7 @@ class _Forward:
     def _changes(self, s: Statement) -> Iterator[Statement]:
         """What a statement's result changes by."""
         own = s.target.tensor
-        if any(r.tensor == own and self.values.lifetimes.is_overwritten(s, r) for r in s.reads):
+        if any((s.name, r) in self.values.lifetimes.in_place for r in s.reads):
             raise GradientError(f"statement {s.name} overwrites what it reads, in a block")
         dtype = dtype_of_expr(s.value, self.source.dtypes)
         like = self.tensors[own]

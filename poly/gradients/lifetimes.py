@@ -26,12 +26,14 @@ class Lifetimes:
     """The lifetimes of values, by the names of statements.
 
     overwritten : (statement, read): what is read there is overwritten later, or by the statement
+    in_place : the same, where the statement itself does it
     replaced : statements whose results are overwritten later
     covering : statements that overwrite what was there before
     recurrent : statements that read their own results
     """
 
     overwritten: frozenset[tuple[str, Read]]
+    in_place: frozenset[tuple[str, Read]]
     replaced: frozenset[str]
     covering: frozenset[str]
     recurrent: frozenset[str]
@@ -44,6 +46,7 @@ def lifetimes(program: Program) -> Lifetimes:
     """The lifetimes of the values of a program, under its own order."""
     found = _Meetings(build_scop(program))
     overwritten: set[tuple[str, Read]] = set()
+    in_place: set[tuple[str, Read]] = set()
     recurrent: set[str] = set()
     for s, w in product(found.scop.statements, repeat=2):
         own = s.source is w.source
@@ -52,6 +55,8 @@ def lifetimes(program: Program) -> Lifetimes:
                 continue
             if found.meet(relation, w.write) or (own and found.same(relation, w.write)):
                 overwritten.add((s.source.name, read))
+                if own:
+                    in_place.add((s.source.name, read))
             if own and found.meet(w.write, relation):
                 recurrent.add(s.source.name)
     replaced: set[str] = set()
@@ -64,8 +69,9 @@ def lifetimes(program: Program) -> Lifetimes:
             if w.role != Role.UPDATE:
                 covering.add(w.source.name)
     return Lifetimes(
-        frozenset(overwritten), frozenset(replaced), frozenset(covering), frozenset(recurrent)
-    )
+        frozenset(overwritten), frozenset(in_place), frozenset(replaced), frozenset(covering),
+        frozenset(recurrent),
+    )  # fmt: skip
 
 
 class _Meetings:

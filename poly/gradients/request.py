@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from poly.errors import GradientError
 from poly.gradients.cancelling import cancelling
 from poly.gradients.derivatives import ONE, flows
-from poly.ir.program import Program
+from poly.ir.program import Program, Tensor
 
 
 def active_tensors(program: Program, wrt: Iterable[str], of: Iterable[str]) -> frozenset[str]:
@@ -43,18 +43,21 @@ def check_request(program: Program, wrt: Sequence[str], of: Sequence[str]) -> No
     ------
     GradientError : one is not there, not a float, or named twice.
     """
-    inputs = {t.name: t for t in program.inputs}
-    outputs = {t.name: t for t in program.outputs}
-    for kind, names, known in (("input", wrt, inputs), ("output", of, outputs)):
-        if not names:
-            raise GradientError(f"a gradient needs an {kind}: there are {', '.join(known)}")
-        for n in names:
-            if n not in known:
-                raise GradientError(f"there is no {kind} {n!r}; there are {', '.join(known)}")
-            if not known[n].dtype.is_float:
-                raise GradientError(f"{kind} {n} is {known[n].dtype}: only floats have gradients")
-            if names.count(n) > 1:
-                raise GradientError(f"{kind} {n} is named twice")
+    _check_names("input", wrt, program.inputs)
+    _check_names("output", of, program.outputs)
+
+
+def _check_names(kind: str, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+    known = {t.name: t for t in tensors}
+    if not names:
+        raise GradientError(f"a gradient needs an {kind}: there are {', '.join(known)}")
+    for n in names:
+        if n not in known:
+            raise GradientError(f"there is no {kind} {n!r}; there are {', '.join(known)}")
+        if not known[n].dtype.is_float:
+            raise GradientError(f"{kind} {n} is {known[n].dtype}: only floats have gradients")
+        if names.count(n) > 1:
+            raise GradientError(f"{kind} {n} is named twice")
 
 
 def check_active(
@@ -87,6 +90,10 @@ def named(
     """
     inputs = _names(wrt, [t.name for t in program.inputs])
     outputs = _names(of, [t.name for t in program.outputs])
+    if wrt is not None:
+        _check_names("input", inputs, program.inputs)
+    if of is not None:
+        _check_names("output", outputs, program.outputs)
     if wrt is not None and of is not None:
         return inputs, outputs
     some = dependent(program, inputs, outputs)

@@ -82,7 +82,8 @@ def _compared(seed: int, at: Differentiated, gradient: Program, derivative: Prog
     if not at.magnitude() < HUGE * scale:
         return "huge values"
     differences = [at.by_differences(step) for step in (STEP, 0.3 * STEP)]
-    if not abs(differences[0] - differences[1]) <= DIFFERENCES * scale / 10:
+    close = DIFFERENCES * min(scale, 100 * (1 + abs(differences[0])))
+    if not abs(differences[0] - differences[1]) <= close / 10:
         return "not smooth"
     assert abs(differences[0] - forward) <= DIFFERENCES * scale, (
         f"seed {seed}: {forward}, by differences {differences}\n{at.program}\n{gradient}"

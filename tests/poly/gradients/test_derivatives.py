@@ -34,14 +34,15 @@ def value(fn: str) -> str:
 
 @pytest.mark.parametrize("fn", RULES)
 def test_rule(fn: str) -> None:
-    text = f"def f(float64 X[N], float64 Z[N]) -> (Y) {{ Y[i] = {value(fn)} + 0 * Z[i] }}"
-    program = fk.parse(text)
+    names = ["X", "Z"][: 1 if OPS[fn].arity == 1 else 2]
+    inputs = ", ".join(f"float64 {n}[N]" for n in names)
+    program = fk.parse(f"def f({inputs}) -> (Y) {{ Y[i] = {value(fn)} }}")
     low, high = RANGES.get(fn, (-0.9, 0.9))
     rng = np.random.default_rng(0)
-    arrays = {n: rng.uniform(low, high, 64) for n in ("X", "Z")}
+    arrays = {n: rng.uniform(low, high, 64) for n in names}
     if fn in ("fmod", "mod"):
         arrays["X"] = arrays["X"] * 5
-    at = Differentiated(program, ["X", "Z"], ["Y"], arrays)
+    at = Differentiated(program, names, ["Y"], arrays)
     found = at.by_gradient(fk.grad(program))
     assert at.by_derivative(fk.jvp(program)) == pytest.approx(found, rel=1e-12)
     assert at.by_differences() == pytest.approx(found, rel=1e-6)
@@ -63,7 +64,7 @@ def test_every_operator_has_a_rule_or_none() -> None:
         ("Y[i] = max(X[i], nan)", [0.0], [1.0]),
         ("Y[i] = abs(X[i])", [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]),
         ("Y[i] = floor(X[i]) + X[i]", [1.0, 1.5], [1.0, 1.0]),
-        ("Y[i] = pow(X[i], 0)", [0.0, 2.0], [0.0, 0.0]),
+        ("Y[i] = pow(X[i], 0) + X[i]", [0.0, 2.0], [1.0, 1.0]),
         ("Y[i] = pow(X[i], 3)", [0.0, 2.0], [0.0, 12.0]),
         # A branch that is not taken adds nothing, whatever its derivative.
         ("Y[i] = select(X[i] > 0, sqrt(X[i]), 0 * X[i])", [0.0, 4.0], [0.0, 0.25]),
