@@ -128,7 +128,8 @@ def _solve(source: Source, signature: Signature, drafts: tuple[Draft, ...]) -> _
 
 def _question(d: Draft, signature: Signature, entries: Mapping[str, Entry]) -> Question:
     accesses: list[tuple[Expr, Expr]] = []
-    reads = (d.target, *(r for e in (d.value, *d.guards) for r in reads_of(e)))
+    every = (d.value, *d.guards, *d.target.indices)
+    reads = (d.target, *(r for e in every for r in reads_of(e)))
     for read in dict.fromkeys(reads):
         shape = entries[read.tensor].shape
         if shape is not None:
@@ -185,6 +186,8 @@ def _add_shape(
     for d in writers:
         for n, index in enumerate(d.target.indices):
             bounds = interval(index, answers[d.name].intervals)
+            if reads_of(index) and any(not reads_of(o.target.indices[n]) for o in writers):
+                continue  # it is clamped to what others write
             if bounds is None:
                 raise LanguageError(
                     f"the extent of {tensor} cannot be inferred from {index}, which is not affine",
