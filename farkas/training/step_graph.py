@@ -1,0 +1,207 @@
+"""Graphs of training steps: the loss, its gradients, and what weights become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from farkas.training.losses import loss_text
+from farkas.training.training import Training
+from frontends.language.parse_program import parse_program
+from poly.errors import ArgumentError
+from poly.gradients.apart import without_updates
+from poly.gradients.graph import graph_gradient
+from poly.gradients.statements import Names
+from poly.gradients.tidy import numbered
+from poly.ir.expr import Const, Expr, Size, evaluate_int
+from poly.ir.graph import Call, Graph, GraphNode, View, verify_graph
+from poly.ir.program import Program, Tensor, fresh_name, specialise
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of a training step.
+
+    graph : its outputs are the loss, and what everything in `state` becomes, in this order
+    passed : inputs of the loss that each step is given
+    weights : initializers that change, by their labels, with the values of the graph
+    state : values that are kept from step to step; scalars : of the optimiser
+    """
+
+    graph: Graph
+    passed: tuple[str, ...]
+    weights: Mapping[str, str]
+    state: tuple[str, ...]
+    scalars: tuple[str, ...]
+
+
+class Builder:
+    """A graph to which nodes are added; values have concrete shapes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.taken = {*graph.values, *(n.name for n in graph.nodes)}
+        self.values = dict(graph.values)
+        self.labels = dict(graph.labels)
+        self.inputs = list(graph.inputs)
+        self.nodes: list[GraphNode] = list(graph.nodes)
+
+    def value(self, name: str, like: Tensor) -> str:
+        made = fresh_name(name, self.taken)
+        self.values[made] = replace(like, name=made)
+        return made
+
+    def input(self, label: str, like: Tensor) -> str:
+        made = self.value(label, like)
+        self.inputs.append(made)
+        self.labels[made] = label
+        return made
+
+    def call(self, program: Program, inputs: Sequence[str], origin: str) -> tuple[str, ...]:
+        outputs = tuple(self.value(t.name, t) for t in program.outputs)
+        name = fresh_name(program.name, self.taken)
+        self.nodes.append(Call(name, program, tuple(inputs), outputs, origin))
+        return outputs
+
+    def view(self, value: str, shape: tuple[Expr, ...]) -> str:
+        if self.values[value].shape == shape:
+            return value
+        made = self.value(f"{value}_view", replace(self.values[value], shape=shape))
+        self.nodes.append(View(fresh_name("view", self.taken), value, made, "training"))
+        return made
+
+    def whole(self, outputs: Sequence[str]) -> Graph:
+        return verify_graph(
+            replace(
+                self.graph, values=self.values, labels=self.labels, inputs=tuple(self.inputs),
+                nodes=tuple(self.nodes), outputs=tuple(outputs),
+            )
+        )  # fmt: skip
+
+
+def step_graph(graph: Graph, training: Training, weights: Mapping[str, str]) -> StepGraph:
+    """The graph of a step for a network whose weights are inputs.
+
+    weights : the values of the graph by the labels of the initializers
+
+    Raises
+    ------
+    ArgumentError : a loss or a rule that does not fit the network.
+    GradientError : the loss has no gradient with respect to a weight.
+    """
+    built = Builder(graph)
+    loss, passed = _add_loss(built, training.loss)
+    found = graph_gradient(built.whole([loss]), loss, list(weights.values()))
+    built = Builder(found.graph)
+    gradients = dict(found.gradients)
+    if training.clip is not None:
+        gradients = _clipped(built, gradients, training.clip)
+    state: list[str] = []
+    results: list[str] = []
+    scalars = {
+        n: built.input(n, Tensor(n, built.values[loss].dtype, ())) for n in training.optimiser.scalars
+    }
+    for label, weight in weights.items():
+        kept, new = _add_update(built, training, label, weight, gradients[weight], scalars)
+        state += [weight, *kept]
+        results += new
+    whole = built.whole([loss, *results])
+    return StepGraph(whole, passed, weights, tuple(state), tuple(scalars))
+
+
+def _add_loss(built: Builder, loss: str) -> tuple[str, tuple[str, ...]]:
+    """The value of the loss, and the labels of what is passed for it."""
+    program = parse_program(loss_text(loss))
+    outputs = {built.graph.label(o): o for o in built.graph.outputs}
+    own = [t.name for t in program.inputs if t.name in outputs]
+    if not own:
+        outputs = {program.inputs[0].name: built.graph.outputs[0]}
+    if len(program.outputs) != 1 or program.outputs[0].shape:
+        raise ArgumentError(f"the loss {program.name} has to have one scalar result")
+    flat = {}
+    for t in program.inputs:
+        if t.name in outputs:
+            flat[t.name] = _flattened(built, outputs[t.name], t)
+    sizes = _sizes_of(program, {n: built.values[v] for n, v in flat.items()})
+    fixed = specialise(program, sizes)
+    passed = []
+    bound = []
+    for t in fixed.inputs:
+        if t.name in flat:
+            bound.append(flat[t.name])
+        else:
+            bound.append(built.input(t.name, t))
+            passed.append(t.name)
+    (value,) = built.call(fixed, bound, "loss")
+    return value, tuple(passed)
+
+
+def _flattened(built: Builder, value: str, tensor: Tensor) -> str:
+    """A value of the network as the loss takes it: further dimensions are joined to the last."""
+    shape = built.values[value].shape
+    if len(shape) == tensor.rank:
+        return value
+    if len(shape) < tensor.rank or not tensor.rank:
+        raise ArgumentError(
+            f"output {built.graph.label(value)} is {built.values[value]}, but the loss takes {tensor}"
+        )
+    head, rest = shape[: tensor.rank - 1], shape[tensor.rank - 1 :]
+    joined = prod(evaluate_int(e, {}) for e in rest)
+    return built.view(value, (*head, Const(joined)))
+
+
+def _sizes_of(program: Program, known: Mapping[str, Tensor]) -> dict[str, int]:
+    """The sizes of a loss, from the shapes of the outputs that it takes."""
+    found: dict[str, int] = {}
+    for t in program.inputs:
+        if t.name in known:
+            for e, value in zip(t.shape, known[t.name].shape, strict=True):
+                if isinstance(e, Size):
+                    found[e.name] = evaluate_int(value, {})
+    open_ = [n for n in program.sizes if n not in found]
+    if open_:
+        raise ArgumentError(f"size {open_[0]} of the loss is not one of an output of the network")
+    return found
+
+
+def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
+    """Gradients whose common length is at most `most`."""
+    dtype = built.values[next(iter(gradients.values()))].dtype
+    squares = []
+    for g in gradients.values():
+        count = prod(evaluate_int(e, {}) for e in built.values[g].shape)
+        text = f"def square({dtype} G[{count}]) -> (s) {{ s[] +=! G[i] * G[i] }}"
+        squares += built.call(parse_program(text), [built.view(g, (Const(count),))], "clip")
+    total = squares[0]
+    for s in squares[1:]:
+        text = f"def add({dtype} a[], {dtype} b[]) -> (c) {{ c[] = a[] + b[] }}"
+        (total,) = built.call(parse_program(text), [total, s], "clip")
+    text = (
+        f"def scale({dtype} s[]) -> (c) {{ c[] = min(1, {most!r} / (sqrt(s[]) + 1e-6)) }}"
+    )
+    (scale,) = built.call(parse_program(text), [total], "clip")
+    found = {}
+    for weight, g in gradients.items():
+        shape = built.values[g].shape
+        count = prod(evaluate_int(e, {}) for e in shape)
+        text = f"def clip({dtype} G[{count}], {dtype} c[]) -> (H) {{ H[i] = G[i] * c[] }}"
+        (made,) = built.call(parse_program(text), [built.view(g, (Const(count),)), scale], "clip")
+        found[weight] = built.view(made, shape)
+    return found
+
+
+def _add_update(
+    built: Builder, training: Training, label: str, weight: str, gradient: str,
+    scalars: Mapping[str, str],
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """What is kept for a weight, and what the weight and this become."""
+    optimiser = training.optimiser
+    tensor = built.values[weight]
+    count = Const(prod(evaluate_int(e, {}) for e in tensor.shape))
+    program = specialise(parse_program(optimiser.text(str(tensor.dtype))), {"N": int(count.value)})
+    pure, _ = without_updates(program, Names(program))
+    kept = [built.input(f"{label}.{n}", tensor) for n in optimiser.kept]
+    arrays = [built.view(v, (count,)) for v in (weight, gradient, *kept)]
+    made = built.call(numbered(pure), [*arrays, *scalars.values()], f"update of {label}")
+    return kept, [built.view(v, tensor.shape) for v in made]
