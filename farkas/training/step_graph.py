@@ -9,7 +9,7 @@ from math import prod
 from farkas.training.losses import loss_text
 from farkas.training.training import Training
 from frontends.language.parse_program import parse_program
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, GradientError
 from poly.gradients.apart import without_updates
 from poly.gradients.graph import graph_gradient
 from poly.gradients.statements import Names
@@ -25,14 +25,14 @@ class StepGraph:
 
     graph : its outputs are the loss, and what everything in `state` becomes, in this order
     passed : inputs of the loss that each step is given
-    weights : initializers that change, by their labels, with the values of the graph
-    state : values that are kept from step to step; scalars : of the optimiser
+    state : inputs that are kept from step to step, by their labels, each with the initializer that
+        it begins with, or the number
+    scalars : of the optimiser
     """
 
     graph: Graph
     passed: tuple[str, ...]
-    weights: Mapping[str, str]
-    state: tuple[str, ...]
+    state: Mapping[str, str | float]
     scalars: tuple[str, ...]
 
 
@@ -80,34 +80,44 @@ class Builder:
         )  # fmt: skip
 
 
-def step_graph(graph: Graph, training: Training, weights: Mapping[str, str]) -> StepGraph:
+def step_graph(
+    graph: Graph, training: Training, weights: Mapping[str, str], running: Mapping[str, str]
+) -> StepGraph:
     """The graph of a step for a network whose weights are inputs.
 
     weights : the values of the graph by the labels of the initializers
+    running : statistics that change, by the labels of the initializers, and what they become
 
     Raises
     ------
     ArgumentError : a loss or a rule that does not fit the network.
-    GradientError : the loss has no gradient with respect to a weight.
+    GradientError : the loss has no gradient with respect to a weight that has to change.
     """
-    built = Builder(graph)
+    outputs = [o for o in graph.outputs if o not in running.values()]
+    built = Builder(replace(graph, outputs=tuple(outputs)))
     loss, passed = _add_loss(built, training.loss)
     found = graph_gradient(built.whole([loss]), loss, list(weights.values()))
+    for label, weight in weights.items():
+        if training.of is not None and weight not in found.gradients:
+            raise GradientError(f"the loss does not depend on {label}")
     built = Builder(found.graph)
     gradients = dict(found.gradients)
+    if not gradients:
+        raise GradientError("the loss depends on no initializer by floats")
     if training.clip is not None:
         gradients = _clipped(built, gradients, training.clip)
-    state: list[str] = []
+    scalar = built.values[loss].dtype
+    scalars = {n: built.input(n, Tensor(n, scalar, ())) for n in training.optimiser.scalars}
+    state: dict[str, str | float] = {}
     results: list[str] = []
-    scalars = {
-        n: built.input(n, Tensor(n, built.values[loss].dtype, ())) for n in training.optimiser.scalars
-    }
     for label, weight in weights.items():
-        kept, new = _add_update(built, training, label, weight, gradients[weight], scalars)
-        state += [weight, *kept]
-        results += new
-    whole = built.whole([loss, *results])
-    return StepGraph(whole, passed, weights, tuple(state), tuple(scalars))
+        if weight in gradients:
+            kept, new = _add_update(built, training, label, weight, gradients[weight], scalars)
+            state |= {label: label, **kept}
+            results += new
+    state |= {n: n for n in running}
+    whole = built.whole([loss, *results, *running.values()])
+    return StepGraph(whole, passed, state, tuple(scalars))
 
 
 def _add_loss(built: Builder, loss: str) -> tuple[str, tuple[str, ...]]:
@@ -194,14 +204,15 @@ def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[
 def _add_update(
     built: Builder, training: Training, label: str, weight: str, gradient: str,
     scalars: Mapping[str, str],
-) -> tuple[list[str], list[str]]:  # fmt: skip
-    """What is kept for a weight, and what the weight and this become."""
+) -> tuple[dict[str, float], list[str]]:  # fmt: skip
+    """What is kept for a weight, by its label, and what the weight and this become."""
     optimiser = training.optimiser
     tensor = built.values[weight]
     count = Const(prod(evaluate_int(e, {}) for e in tensor.shape))
     program = specialise(parse_program(optimiser.text(str(tensor.dtype))), {"N": int(count.value)})
     pure, _ = without_updates(program, Names(program))
-    kept = [built.input(f"{label}.{n}", tensor) for n in optimiser.kept]
-    arrays = [built.view(v, (count,)) for v in (weight, gradient, *kept)]
+    kept = {f"{label}.{n}": first for n, first in optimiser.kept.items()}
+    values = [built.input(n, tensor) for n in kept]
+    arrays = [built.view(v, (count,)) for v in (weight, gradient, *values)]
     made = built.call(numbered(pure), [*arrays, *scalars.values()], f"update of {label}")
     return kept, [built.view(v, tensor.shape) for v in made]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +27,20 @@ class Trainer:
     """
 
     def __init__(
-        self, training: Training, step: StepGraph, model: CompiledGraph, weights: Mapping[str, Array],
-        source: Any,
+        self, training: Training, step: StepGraph, model: CompiledGraph,
+        initializers: Mapping[str, Array], source: Callable[[], Any],
     ) -> None:  # fmt: skip
         self.training, self._step, self._model = training, step, model
         self.losses: list[float] = []
         self._source = source
         self._lock = threading.Lock()
-        self._names = [model.graph.label(v) for v in step.state]
-        owners = {v: label for label, v in step.weights.items()}
-        first: dict[str, Array] = {}
-        for value, name in zip(step.state, self._names, strict=True):
-            if value in owners:
-                first[name] = np.array(weights[owners[value]])
-            else:
-                kept = name.rpartition(".")[2]
-                tensor = model.graph.values[value]
-                shape = model.graph.shape(value)
-                begin = training.optimiser.kept[kept]
-                first[name] = np.full(shape, begin, tensor.dtype.numpy)
+        shapes = {p.name: p for p in model.inputs}
+        first = {
+            name: np.array(initializers[begin])
+            if isinstance(begin, str)
+            else np.full(shapes[name].at({}), begin, shapes[name].dtype.numpy)
+            for name, begin in step.state.items()
+        }
         #: What is kept, and where the next step writes it.
         self._now, self._next = first, {n: np.empty_like(a) for n, a in first.items()}
 

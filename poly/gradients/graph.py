@@ -19,7 +19,8 @@ from poly.ir.program import Program, Range, Statement, Tensor, fresh_name
 class GraphGradient:
     """A graph with the gradients of one of its values.
 
-    gradients : by the names of the values with respect to which they are, the values of `graph`
+    gradients : by the names of the values with respect to which they are, the values of `graph`;
+        those on which the scalar does not depend are left out
     """
 
     graph: Graph
@@ -62,10 +63,8 @@ class _Backward:
                 self._reverse(node, given)
         gradients = {}
         for name in self._wrt:
-            if name not in self._parts:
-                label = self._graph.label
-                raise GradientError(f"{label(self._of)} does not depend on {label(name)}")
-            gradients[name] = self._sum(name)
+            if name in self._parts:
+                gradients[name] = self._sum(name)
         whole = replace(
             self._graph, values=self._values, constants=self._constants,
             nodes=(*self._graph.nodes, *self._nodes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
 
@@ -89,6 +89,7 @@ class Source:
 
     inputs : those that have to be passed; claims : of the model, about other values; nodes :
     those on which the outputs depend, in order
+    running : statistics that training changes, with the outputs that they become
     """
 
     loaded: Loaded
@@ -97,6 +98,7 @@ class Source:
     claims: Mapping[str, Claim]
     initializers: Mapping[str, TensorProto]
     nodes: tuple[Pending, ...]
+    running: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> ModelProto:
@@ -162,6 +164,30 @@ class Source:
         left = {n: t for n, t in self.initializers.items() if n not in names}
         return replace(self, inputs=(*self.inputs, *taken), initializers=left)
 
+    def training(self, names: Collection[str]) -> Source:
+        """The model with some initializers passed like inputs, and as it is trained: batches are
+        normalised by their own statistics, and what these make of the running ones are further
+        outputs.
+        """
+        nodes, running = [], dict[str, str]()
+        for number, pending in enumerate(self.nodes):
+            node = pending.node
+            if node.op_type == "BatchNormalization" and not domain_of(node.domain):
+                node, new = _in_training(node, number)
+                running |= dict(zip(node.input[3:5], new, strict=True))
+            nodes.append(replace(pending, node=node))
+        passed = {*names, *(n for n in running if n in self.initializers)}
+        left = {n: t for n, t in self.initializers.items() if n not in passed}
+        taken = tuple(
+            onnx.helper.make_tensor_value_info(n, t.data_type, list(t.dims))
+            for n, t in self.initializers.items()
+            if n in passed
+        )
+        return replace(
+            self, inputs=(*self.inputs, *taken), initializers=left, nodes=tuple(nodes),
+            outputs=(*self.outputs, *running.values()), running=running,
+        )  # fmt: skip
+
     @cached_property
     def makers(self) -> Mapping[str, Maker]:
         """The node that computes each value on which the outputs depend, in the order of nodes."""
@@ -209,6 +235,19 @@ def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
         initializers,
         tuple(Pending(n, versions) for n in live_nodes(ordered, outputs)),
     )
+
+
+def _in_training(node: onnx.NodeProto, number: int) -> tuple[onnx.NodeProto, list[str]]:
+    """A normalisation of batches in training mode, and the running statistics that it returns."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    kept = [a for a in made.attribute if a.name != "training_mode"]
+    del made.attribute[:]
+    made.attribute.extend([*kept, onnx.helper.make_attribute("training_mode", 1)])
+    running = [f"{made.output[0]}::running{n}::{number}" for n in range(2)]
+    del made.output[1:]
+    made.output.extend(running)
+    return made, running
 
 
 @reported

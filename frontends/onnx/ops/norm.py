@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from frontends.onnx.core.comprehension_text import (
     Extent,
@@ -25,12 +26,9 @@ def batch_normalization(node: Node) -> Sequence[Result]:
     """Y[n,c] = (X[n,c] - M[c]) * A[c] + B[c] with A = S / sqrt(V + epsilon)."""
     x = node.required(0)
     rest = tuple(node.required(p) for p in range(1, 5))
-    if node.flag("training_mode") or (
-        node.opset < 7 and not node.flag("is_test") and any(node.outputs[1:])
-    ):
-        raise Unsupported("BatchNormalization in training mode")
-    if any(node.outputs[1:]):
-        raise Unsupported("the statistics that BatchNormalization returns in training mode")
+    training = node.opset >= 14 and bool(node.flag("training_mode"))
+    if not training and any(node.outputs[1:]):
+        raise Unsupported("BatchNormalization in training mode, before opset 14")
     if x.rank < 1:
         raise node.fail("the input is a scalar, and has no channels")
     channels = x.shape[1] if x.rank > 1 else 1
@@ -47,6 +45,8 @@ def batch_normalization(node: Node) -> Sequence[Result]:
         index, outer = (0,), {}
     epsilon = literal(node.number("epsilon", 1e-5))
     compute = x.dtype.compute
+    if training:
+        return _batch_normalization_in_training(node, x, rest, indices, ranges)
     a, b = at("A", index), at("B", index)
     mean = at("M", index)
     scale = f"{at('S', index)} / sqrt({at('V', index)} + {epsilon})"
@@ -57,6 +57,40 @@ def batch_normalization(node: Node) -> Sequence[Result]:
     ]
     inputs = [declare(name, v.dtype, v.shape) for name, v in zip("XSBMV", (x, *rest), strict=True)]
     program = function("batch_normalization", inputs, [declare("Y", x.dtype, x.shape)], lines)
+    return [Compute(program, (x, *rest))]
+
+
+def _batch_normalization_in_training(
+    node: Node, x: Value, rest: Sequence[Value], indices: Sequence[str],
+    ranges: dict[str, Extent],
+) -> Sequence[Result]:  # fmt: skip
+    """Y[n,c] = (X[n,c] - m[c]) * S[c] / sqrt(v[c] + epsilon) + B[c] with the batch's own mean m and
+    variance v, and what running ones become: M[c] * momentum + m[c] * (1 - momentum).
+    """
+    if x.rank < 2:
+        raise Unsupported("BatchNormalization of one dimension in training mode")
+    compute, channels = x.dtype.compute, x.shape[1]
+    count = count_text(prod(e for n, e in enumerate(x.shape) if n != 1))
+    epsilon, momentum = literal(node.number("epsilon", 1e-5)), node.number("momentum", 0.9)
+    own, every = {"c": channels}, at("X", indices)
+    kept, new = literal(momentum), literal(1 - momentum)
+    lines = [
+        *(declare(n, compute, (channels,)) for n in ("s", "m", "t", "v", "A")),
+        line(f"s[c] +=! {every}", ranges),
+        line(f"m[c] = s[c] / {count}", own),
+        line(f"t[c] +=! ({every} - m[c]) * ({every} - m[c])", ranges),
+        line(f"v[c] = t[c] / {count}", own),
+        line(f"A[c] = S[c] / sqrt(v[c] + {epsilon})", own),
+        line(f"{at('Y', indices)} = ({every} - m[c]) * A[c] + B[c]", ranges),
+        line(f"M2[c] = M[c] * {kept} + m[c] * {new}", own),
+        line(f"V2[c] = V[c] * {kept} + v[c] * {new}", own),
+    ]
+    inputs = [declare(name, v.dtype, v.shape) for name, v in zip("XSBMV", (x, *rest), strict=True)]
+    outputs = [
+        declare("Y", x.dtype, x.shape), declare("M2", rest[2].dtype, (channels,)),
+        declare("V2", rest[3].dtype, (channels,)),
+    ]  # fmt: skip
+    program = function("batch_normalization", inputs, outputs, lines)
     return [Compute(program, (x, *rest))]
 
 

@@ -1,0 +1,88 @@
+"""`train_onnx`: compile a training step of an ONNX network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farkas.networks.given_shapes import plain_shapes
+from farkas.targets.base import Target
+from farkas.targets.find_target import CacheLike, CompilerLike, target_of
+from farkas.training.step_graph import step_graph
+from farkas.training.trainer import Trainer
+from farkas.training.training import Training
+from poly.errors import ArgumentError
+from runtime.common.arguments import check_threads
+from runtime.common.compile_report import Progress
+
+
+def train_onnx(
+    source: str | os.PathLike[str] | bytes | Any,
+    training: Training,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    progress: Progress | None = None,
+    target: str | Target = "cpu",
+) -> Trainer:
+    """Compile a training step of an ONNX network: the loss, its gradients, and what weights become.
+
+    >>> trainer = fk.train_onnx("net.onnx", fk.Training("cross_entropy", fk.Adam(1e-3)),
+    ...                         shapes={"batch": 64})
+    >>> loss = trainer.step({"image": images, "labels": labels})
+
+    Parameters
+    ----------
+    source : the path of a file, its bytes, or an ``onnx.ModelProto`` (which is not changed)
+    training : what it is trained for, and how
+    shapes : sizes of dynamic dimensions, all of which have to be given, see `compile_onnx`
+    threads, cc, cache, progress, target : as for `compile_onnx`
+
+    Raises
+    ------
+    GradientError : a node on the way to a weight that has no gradient.
+    ModelError, UnsupportedModelError, ToolchainError, CacheError : see `compile_onnx`.
+    ArgumentError : a loss, a rule or names that do not fit the network.
+    """
+    from onnx import ModelProto, numpy_helper
+
+    from frontends.onnx import open_model
+    from frontends.onnx.importer.importer import import_opened
+
+    if threads is not None:
+        check_threads(threads)
+    where = target_of(cc, cache, threads, target)
+    where.runner.prepare()
+    opened = open_model(source)
+    floats = {n: numpy_helper.to_array(t) for n, t in opened.initializers.items()}
+    floats = {n: a for n, a in floats.items() if a.dtype.kind == "f" and a.size}
+    names = _chosen(floats, training)
+    trained = opened.training(names)
+    graph = import_opened(trained, plain_shapes(shapes))
+    values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
+    running = {n: values[o] for n, o in trained.running.items()}
+    weights = {n: values[n] for n in names if n in values and n not in running}
+    step = step_graph(graph, training, weights, running)
+    model = where.runner.compile(step.graph, progress)
+
+    def written() -> ModelProto:
+        made = ModelProto()
+        made.CopyFrom(opened.model)
+        return made
+
+    return Trainer(training, step, model, floats, written)
+
+
+def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:
+    if training.of is None:
+        return list(floats)
+    for name in training.of:
+        if name not in floats:
+            raise ArgumentError(
+                f"there is no initializer {name!r} of floats; there are {', '.join(floats)}"
+            )
+    return list(training.of)
+
