@@ -253,10 +253,10 @@ class TorchOperator:
         dims = [0 if t.name in batched else None for t in program.outputs]
         return (results, dims[0]) if len(dims) == 1 else (results, tuple(dims))
 
-    def _set_up(self, context: Any, inputs: Sequence[Any], output: Any) -> None:
+    def _set_up(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         """Keep what the gradient reads."""
-        tensors, context.sizes = self._split(inputs)
-        context.save_for_backward(*tensors)
+        tensors, ctx.sizes = self._split(inputs)
+        ctx.save_for_backward(*tensors)
 
     def _backward(self, context: Any, *gradients: Any) -> tuple[Any, ...]:
         """The gradients with respect to the inputs that need one, by an operator of their own."""
