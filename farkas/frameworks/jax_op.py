@@ -133,7 +133,7 @@ class JaxOperator:
         call = jax.custom_batching.custom_vmap(partial(self._call, sizes))
         call.def_vmap(partial(self._batched, sizes))
         whole = jax.custom_vjp(call)
-        whole.defvjp(lambda *arrays: (call(*arrays), arrays), partial(self._backward, sizes))
+        whole.defvjp(lambda *arrays: (whole(*arrays), arrays), partial(self._backward, sizes))
         found: Callable[..., Any] = whole
         return found
 
