@@ -60,7 +60,7 @@ def train_onnx(
     floats = {n: numpy_helper.to_array(t) for n, t in opened.initializers.items()}
     floats = {n: a for n, a in floats.items() if a.dtype.kind == "f" and a.size}
     names = _chosen(floats, training)
-    trained = opened.training(names)
+    trained = opened.training(names, training.seed)
     graph = import_opened(trained, plain_shapes(shapes))
     values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
     running = {n: values[o] for n, o in trained.running.items()}
@@ -73,7 +73,7 @@ def train_onnx(
         made.CopyFrom(opened.model)
         return made
 
-    return Trainer(training, step, model, floats, written)
+    return Trainer(training, step, model, floats, written, trained.step)
 
 
 def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:

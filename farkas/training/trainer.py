@@ -28,11 +28,11 @@ class Trainer:
 
     def __init__(
         self, training: Training, step: StepGraph, model: CompiledGraph,
-        initializers: Mapping[str, Array], source: Callable[[], Any],
+        initializers: Mapping[str, Array], source: Callable[[], Any], counter: str,
     ) -> None:  # fmt: skip
         self.training, self._step, self._model = training, step, model
         self.losses: list[float] = []
-        self._source = source
+        self._source, self._counter = source, counter
         self._lock = threading.Lock()
         shapes = {p.name: p for p in model.inputs}
         first = {
@@ -59,6 +59,8 @@ class Trainer:
             given = {**batch, **self._now}
             for name in self._step.scalars:
                 given[name] = np.float32(scalars[name])
+            if self._counter:
+                given[self._counter] = np.int64(number)
             loss = np.empty((), np.float32)
             outputs = dict(zip(self._model.output_names, (loss, *self._next.values()), strict=True))
             self._model.run(given, threads, out=outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from onnx import ModelProto, TensorProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import find_operator
+from frontends.onnx.core.own_models import DOMAIN
 from frontends.onnx.core.schemas import added_operators
 from frontends.onnx.core.stages import Given, Pending
 from frontends.onnx.core.tensors import ELEMENT_TYPES
@@ -90,6 +92,7 @@ class Source:
     inputs : those that have to be passed; claims : of the model, about other values; nodes :
     those on which the outputs depend, in order
     running : statistics that training changes, with the outputs that they become
+    step : the input for the number of a training step, "" if nothing is random
     """
 
     loaded: Loaded
@@ -99,6 +102,7 @@ class Source:
     initializers: Mapping[str, TensorProto]
     nodes: tuple[Pending, ...]
     running: Mapping[str, str] = field(default_factory=dict)
+    step: str = ""
 
     @property
     def model(self) -> ModelProto:
@@ -164,17 +168,22 @@ class Source:
         left = {n: t for n, t in self.initializers.items() if n not in names}
         return replace(self, inputs=(*self.inputs, *taken), initializers=left)
 
-    def training(self, names: Collection[str]) -> Source:
+    def training(self, names: Collection[str], seed: int = 0) -> Source:
         """The model with some initializers passed like inputs, and as it is trained: batches are
         normalised by their own statistics, and what these make of the running ones are further
-        outputs.
+        outputs; Dropout drops, by random numbers of a seed and of the step, which is an input.
         """
-        nodes, running = [], dict[str, str]()
+        step = f"step{self.separator}"
+        nodes, running, is_random = [], dict[str, str](), False
         for number, pending in enumerate(self.nodes):
             node = pending.node
-            if node.op_type == "BatchNormalization" and not domain_of(node.domain):
+            kind = "" if domain_of(node.domain) else node.op_type
+            if kind == "BatchNormalization":
                 node, new = _in_training(node, number)
                 running |= dict(zip(node.input[3:5], new, strict=True))
+            elif kind == "Dropout":
+                node = _dropping(node, self.initializers, step, number_of(seed, number))
+                pending, is_random = replace(pending, versions={**pending.versions, DOMAIN: 1}), True
             nodes.append(replace(pending, node=node))
         passed = {*names, *(n for n in running if n in self.initializers)}
         left = {n: t for n, t in self.initializers.items() if n not in passed}
@@ -183,9 +192,13 @@ class Source:
             for n, t in self.initializers.items()
             if n in passed
         )
+        if is_random:
+            counter = onnx.helper.make_tensor_value_info(step, TensorProto.INT64, [])
+            taken = (*taken, counter)
         return replace(
             self, inputs=(*self.inputs, *taken), initializers=left, nodes=tuple(nodes),
             outputs=(*self.outputs, *running.values()), running=running,
+            step=step if is_random else "",
         )  # fmt: skip
 
     @cached_property
@@ -248,6 +261,27 @@ def _in_training(node: onnx.NodeProto, number: int) -> tuple[onnx.NodeProto, lis
     del made.output[1:]
     made.output.extend(running)
     return made, running
+
+
+def _dropping(
+    node: onnx.NodeProto, initializers: Mapping[str, TensorProto], step: str, key: int
+) -> onnx.NodeProto:
+    """A Dropout that drops, with a generator of its own."""
+    ratio = next((a.f for a in node.attribute if a.name == "ratio"), 0.5)
+    if len(node.input) > 1 and node.input[1]:
+        if node.input[1] not in initializers:
+            raise ModelError(f"{printable(shown_name(node))}: the ratio of Dropout is not known")
+        ratio = float(onnx.numpy_helper.to_array(initializers[node.input[1]]))
+    return onnx.helper.make_node(
+        "Dropout", [node.input[0], step], [node.output[0]], name=node.name, domain=DOMAIN,
+        ratio=ratio, key=key,
+    )  # fmt: skip
+
+
+def number_of(seed: int, position: int) -> int:
+    """A number of 63 bits for one of many generators of a seed, as irregular as it has to be."""
+    digest = hashlib.sha256(f"{seed} {position}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 @reported
