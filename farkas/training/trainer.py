@@ -41,6 +41,9 @@ class Trainer:
             else np.full(shapes[name].at({}), begin, shapes[name].dtype.numpy)
             for name, begin in step.state.items()
         }
+        #: Initializers that nothing changes.
+        self._fixed = {n: np.array(initializers[n]) for n in shapes.keys() & initializers.keys()}
+        self._fixed = {n: a for n, a in self._fixed.items() if n not in first}
         #: What is kept, and where the next step writes it.
         self._now, self._next = first, {n: np.empty_like(a) for n, a in first.items()}
 
@@ -56,7 +59,7 @@ class Trainer:
         with self._lock:
             number = len(self.losses) + 1
             scalars = self.training.optimiser.at(number)
-            given = {**batch, **self._now}
+            given = {**self._fixed, **batch, **self._now}
             for name in self._step.scalars:
                 given[name] = np.float32(scalars[name])
             if self._counter:
