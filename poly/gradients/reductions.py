@@ -12,7 +12,7 @@ from poly.gradients.derivatives import ONE, ZERO, call, chosen, over
 from poly.gradients.statements import Names, over_all, statement
 from poly.gradients.values import Values
 from poly.ir.dtypes import DType
-from poly.ir.expr import Cast, Expr, Index, Read
+from poly.ir.expr import Cast, Const, Expr, Index, Read
 from poly.ir.program import Range, Statement, Tensor
 
 
@@ -73,7 +73,7 @@ class Reduction:
         """A maximum's terms that reach it share evenly."""
         s, like = self._statement, self._like
         result = self._values.result(s)
-        value = s.value if self._value == like.dtype else Cast(like.dtype, s.value)
+        value = s.value if self._value == like.dtype else _converted(s.value, like.dtype)
         count = self._temporary("ties")
         element = Read(count.name, s.target.indices)
         tie = _reaches(value, result)
@@ -145,6 +145,12 @@ class Reduction:
 def _at(old: Read, span: Span, s: Statement) -> tuple[Expr, ...]:
     """The indices of what was there before, for the element that a term is added to."""
     return old.indices if span.indices == s.target.indices else s.target.indices
+
+
+def _converted(value: Expr, dtype: DType) -> Expr:
+    """A value as it is stored."""
+    literal = isinstance(value, Const) and value.dtype is None
+    return replace(value, dtype=dtype) if literal else Cast(dtype, value)
 
 
 def _reaches(value: Expr, result: Expr) -> Expr:
