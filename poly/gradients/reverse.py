@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, permutations
+from itertools import product as combinations
 
 from poly.errors import GradientError
 from poly.gradients.apart import separate, without_updates
@@ -36,6 +38,10 @@ from poly.ir.expr import (
 )  # fmt: skip
 from poly.ir.program import Program, Range, Statement, Tensor, verify_program
 from poly.sets.check_bounds import check_bounds
+
+
+#: The most orders of what a recurrence adds that are tried.
+MOST_ORDERS = 24
 
 
 @dataclass(frozen=True)
@@ -247,9 +253,10 @@ class _Reverse:
         indices: set[str],
     ) -> list[Statement]:
         """The first order of what is added to its own gradients in which all are complete in time."""
-        for made in self._orders(group, [c for _, c in inside], indices):
-            if self._is_in_time(made):
-                return made
+        for parts in _rearranged(inside):
+            for made in self._orders(group, parts, indices):
+                if self._is_in_time(made):
+                    return made
         names = ", ".join(s.name for s in group)
         raise GradientError(f"no order was found that runs statement {names} backwards")
 
@@ -303,3 +310,13 @@ class _Reverse:
             tuple(named[n] for n in sorted(written)), (), tuple(made), self.source.constraints,
         )  # fmt: skip
         return is_complete_when_read(alone)
+
+
+def _rearranged(
+    parts: Sequence[tuple[Statement, Contribution]],
+) -> Iterator[list[Contribution]]:
+    """The contributions of each statement in some orders, those of the last statement first."""
+    by_statement = {s.name: [c for t, c in parts if t is s] for s, _ in parts}
+    ways = combinations(*(permutations(own) for own in by_statement.values()))
+    for way in islice(ways, MOST_ORDERS):
+        yield [c for own in way for c in own]
