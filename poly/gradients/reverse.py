@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations as subsets
 from itertools import islice, permutations
 from itertools import product as combinations
 
@@ -225,11 +226,11 @@ class _Reverse:
             if passed.span is not None:
                 raise GradientError(f"statement {s.name}: {s.op} without {s.op}! in a recurrence")
             parts += [(s, c) for c in self._contributions(s, self._read(s.target), passed)]
-        written = {n for s in group for n in s.indices}
+        loops = tuple(dict.fromkeys(n for s in group for n in s.indices))
         inside = [(s, c) for s, c in parts if c.read.tensor in own]
         outside = [(s, c) for s, c in parts if c.read.tensor not in own]
         if inside:
-            self.backward += self._backwards(group, inside, written)
+            self.backward += self._backwards(group, inside, loops)
         for _, c in outside:
             self._contribute(c)
         for s in reversed(group):
@@ -250,32 +251,28 @@ class _Reverse:
         self,
         group: Sequence[Statement],
         inside: Sequence[tuple[Statement, Contribution]],
-        indices: set[str],
+        loops: Sequence[str],
     ) -> list[Statement]:
         """The first order of what is added to its own gradients in which all are complete in time."""
         for parts in _rearranged(inside):
-            for made in self._orders(group, parts, indices):
+            for made in self._orders(group, parts, loops):
                 if self._is_in_time(made):
                     return made
         names = ", ".join(s.name for s in group)
         raise GradientError(f"no order was found that runs statement {names} backwards")
 
     def _orders(
-        self, group: Sequence[Statement], parts: Sequence[Contribution], indices: set[str]
+        self, group: Sequence[Statement], parts: Sequence[Contribution], loops: Sequence[str]
     ) -> Iterator[list[Statement]]:
-        """Orders to try: step by step, or one statement along some of its loops."""
-        if group[0].block:
-            yield self._in_steps(parts, group[0].step, {group[0].step})
-            yield self._in_steps(parts, group[0].step, indices)
-            return
-        loops = group[0].indices
-        if len(parts) == 1:
-            for loop in loops:
-                yield [self._turned(self._adding(parts[0]), {loop})]
-            yield [self._turned(self._adding(parts[0]), set(loops))]
-        for step in loops:
-            yield self._in_steps(parts, step, {step})
-            yield self._in_steps(parts, step, set(loops))
+        """Orders to try: one statement along some of its loops, or step by step."""
+        steps = [group[0].step] if group[0].block else loops
+        if len(parts) == 1 and not group[0].block:
+            for turned in _some(loops):
+                yield [self._turned(self._adding(parts[0]), turned)]
+        for step in steps:
+            for turned in _some(loops):
+                if step in turned:
+                    yield self._in_steps(parts, step, turned)
 
     def _in_steps(
         self, parts: Sequence[Contribution], step: str, turned: set[str]
@@ -320,3 +317,11 @@ def _rearranged(
     ways = combinations(*(permutations(own) for own in by_statement.values()))
     for way in islice(ways, MOST_ORDERS):
         yield [c for own in way for c in own]
+
+
+def _some(loops: Sequence[str]) -> Iterator[set[str]]:
+    """Loops that may run from the last iteration to the first: one, two, or all."""
+    for count in (1, 2):
+        yield from map(set, subsets(loops, count))
+    if len(loops) > 2:
+        yield set(loops)
