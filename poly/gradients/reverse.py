@@ -75,6 +75,16 @@ def gradient(
     return check_bounds(verify_program(tidied(made)))
 
 
+def gradient_and_values(
+    program: Program, wrt: Sequence[str], of: Sequence[str], unit: bool = True
+) -> tuple[Program, frozenset[str]]:
+    """`gradient` with values, and which of its tensors hold values, not gradients."""
+    reverse = _Reverse(program, tuple(wrt), tuple(of), unit)
+    made = check_bounds(verify_program(tidied(reverse.program(with_values=True))))
+    own = {*reverse.source.tensors, *(t.name for t in reverse.values.temps)}
+    return made, frozenset(own & made.tensors.keys())
+
+
 class _Reverse:
     """The statements of a gradient, as they are made."""
 

@@ -22,7 +22,7 @@ def tidied(program: Program) -> Program:
     """The program of a gradient in a form that one would write."""
     for rewritten in (
         _gathered, _without_implied, _begun, _joined, _without_copies, eliminate_dead,
-        _without_unused, _ordered, numbered,
+        without_unused, _ordered, numbered,
     ):  # fmt: skip
         program = rewritten(program)
     return program
@@ -154,7 +154,7 @@ def _replaced(program: Program, s: Statement, name: str, new: str | Const) -> St
     return replace(s, value=rewrite(s.value, visit))
 
 
-def _without_unused(program: Program) -> Program:
+def without_unused(program: Program) -> Program:
     """Temporaries are declared only if they are used."""
     used = {s.target.tensor for s in program.statements}
     used |= {r.tensor for s in program.statements for r in s.reads}
