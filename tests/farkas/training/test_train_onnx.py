@@ -1,0 +1,207 @@
+"""Training steps of small networks, compared with the same in numpy in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import farkas as fk
+from tests.farkas.training.networks import batch, dense
+
+Weights = dict[str, Any]
+
+
+def weights_of(model: onnx.ModelProto) -> Weights:
+    return {t.name: numpy_helper.to_array(t).astype(float) for t in model.graph.initializer}
+
+
+def gradients(w: Weights, data: dict[str, np.ndarray]) -> tuple[float, Weights]:
+    """The cross entropy of the two layers, and its gradients by hand."""
+    x, labels = data["x"].astype(float), data["labels"]
+    t = np.tanh(x @ w["W1"] + w["b1"])
+    scores = t @ w["W2"] + w["b2"]
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    p = e / e.sum(1, keepdims=True)
+    rows = np.arange(len(x))
+    ds = p.copy()
+    ds[rows, labels] -= 1
+    ds /= len(x)
+    dh = ds @ w["W2"].T * (1 - t * t)
+    found = {"W1": x.T @ dh, "b1": dh.sum(0), "W2": t.T @ ds, "b2": ds.sum(0)}
+    return float(-np.log(p[rows, labels]).mean()), found
+
+
+def by_hand(optimiser: str, w: Weights, data: dict[str, np.ndarray], steps: int) -> list[float]:
+    """Losses, and `w` changed, by the rules as they are published."""
+    losses = []
+    m = {n: np.zeros_like(a) for n, a in w.items()}
+    v = {n: np.zeros_like(a) for n, a in w.items()}
+    for step in range(1, steps + 1):
+        loss, found = gradients(w, data)
+        losses.append(loss)
+        for n, g in found.items():
+            if optimiser == "momentum":
+                g = g + 0.01 * w[n]
+                m[n] = 0.9 * m[n] + g
+                w[n] -= 0.1 * m[n]
+            elif optimiser == "nesterov":
+                m[n] = 0.9 * m[n] + g
+                w[n] -= 0.1 * (g + 0.9 * m[n])
+            else:
+                if optimiser == "adamw":
+                    w[n] *= 1 - 0.05 * 0.01
+                m[n] = 0.9 * m[n] + 0.1 * g
+                v[n] = 0.999 * v[n] + 0.001 * g * g
+                hat = m[n] / (1 - 0.9**step), v[n] / (1 - 0.999**step)
+                w[n] -= 0.05 * hat[0] / (np.sqrt(hat[1]) + 1e-8)
+    return losses
+
+
+OPTIMISERS = {
+    "momentum": fk.SGD(0.1, momentum=0.9, decay=0.01),
+    "nesterov": fk.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": fk.Adam(0.05),
+    "adamw": fk.AdamW(0.05, decay=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimisers(name: str) -> None:
+    model, data = dense(), batch()
+    trainer = fk.train_onnx(model, fk.Training("cross_entropy", OPTIMISERS[name]), shapes={"N": 16})
+    expected = weights_of(model)
+    losses = by_hand(name, expected, data, 20)
+    found = [trainer.step(data) for _ in range(20)]
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
+    assert trainer.losses == found
+    for n, a in expected.items():
+        np.testing.assert_allclose(trainer.state[n], a, rtol=2e-3, atol=2e-4)
+
+
+def test_a_rule_of_ones_own_and_a_schedule() -> None:
+    rule = fk.Optimiser(
+        "W[i] = W[i] - rate[] * sign(G[i])", scalars={"rate": lambda step: 0.1 / step}
+    )
+    model, data = dense(), batch()
+    trainer = fk.train_onnx(model, fk.Training("cross_entropy", rule), shapes={"N": 16})
+    w = weights_of(model)
+    for step in (1, 2, 3):
+        trainer.step(data)
+        _, found = gradients(w, data)
+        for n, g in found.items():
+            w[n] -= 0.1 / step * np.sign(g)
+    np.testing.assert_allclose(trainer.state["W2"], w["W2"], rtol=1e-5)
+
+
+def test_some_weights_stay() -> None:
+    model, data = dense(), batch()
+    training = fk.Training("cross_entropy", fk.SGD(0.1), of=["W2", "b2"])
+    trainer = fk.train_onnx(model, training, shapes={"N": 16})
+    assert list(trainer.state) == ["W2", "b2"]
+    first = trainer.step(data)
+    assert trainer.step(data) < first
+
+
+def test_clipping() -> None:
+    model, data = dense(), batch()
+    trainer = fk.train_onnx(
+        model, fk.Training("cross_entropy", fk.SGD(1.0), clip=0.01), shapes={"N": 16}
+    )
+    before = weights_of(model)
+    trainer.step(data)
+    moved = np.sqrt(sum(((trainer.state[n] - before[n]) ** 2).sum() for n in before))
+    assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+def test_statistics_of_batches() -> None:
+    model, data = dense(norm=True), batch()
+    trainer = fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.05)), shapes={"N": 16})
+    w = weights_of(model)
+    h = data["x"] @ w["W1"] + w["b1"]
+    losses = [trainer.step(data) for _ in range(10)]
+    assert losses[-1] < losses[0]
+    state = fk.train_onnx(
+        model, fk.Training("cross_entropy", fk.SGD(0.05)), shapes={"N": 16}
+    )
+    state.step(data)
+    np.testing.assert_allclose(state.state["mean"], 0.9 * w["mean"] + 0.1 * h.mean(0), rtol=1e-4,
+                               atol=1e-5)  # fmt: skip
+    np.testing.assert_allclose(state.state["var"], 0.9 * w["var"] + 0.1 * h.var(0), rtol=1e-4)
+
+
+def test_dropout_depends_on_seed_and_step_alone() -> None:
+    model, data = dense(dropout=0.5), batch()
+
+    def losses(seed: int, threads: int) -> list[float]:
+        training = fk.Training("cross_entropy", fk.SGD(0.0), seed=seed)
+        trainer = fk.train_onnx(model, training, shapes={"N": 16}, threads=threads)
+        return [trainer.step(data) for _ in range(3)]
+
+    first = losses(0, 1)
+    assert losses(0, 2) == first
+    assert len(set(first)) == 3
+    assert losses(1, 1) != first
+
+
+def test_saving_and_going_on(tmp_path: Path) -> None:
+    model, data = dense(), batch()
+    training = fk.Training("cross_entropy", fk.Adam(0.05))
+    trainer = fk.train_onnx(model, training, shapes={"N": 16})
+    for _ in range(5):
+        trainer.step(data)
+    trainer.save(tmp_path / "trained.onnx")
+    network = fk.compile_onnx(str(tmp_path / "trained.onnx"))
+    scores = network.run({"x": data["x"]})["scores"]
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    p = e / e.sum(1, keepdims=True)
+    loss = -np.log(p[np.arange(16), data["labels"]]).mean()
+    kept = trainer.state
+    assert trainer.step(data) == pytest.approx(loss, rel=1e-5)
+    trainer.load_state(kept)
+    assert trainer.step(data) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("training", "error", "message"),
+    [
+        (fk.Training("hinge"), fk.ArgumentError, "there is no loss 'hinge'; there are cross_"),
+        (fk.Training("mse", of=["W3"]), fk.ArgumentError, "there is no initializer 'W3' of floats"),
+        (
+            fk.Training("def f(float32 scores[N,C]) -> (L) { L[n] +=! scores[n,c] }"),
+            fk.ArgumentError, "the loss f has to have one scalar result",
+        ),
+        (
+            fk.Training("def f(float32 scores[N,C], float32 w[K]) -> (L) "
+                        "{ L[] +=! scores[n,c] * w[k] }"),
+            fk.ArgumentError, "size K of the loss is not one of an output",
+        ),
+        (
+            fk.Training("def f(float32 scores[N,C]) -> (L) { L[] +=! floor(scores[n,c]) }"),
+            fk.GradientError, "the loss depends on no initializer by floats",
+        ),
+        (
+            fk.Training("mse", fk.Optimiser("W[i] = W[i] - rate[] * Q[i]", {}, {"rate": 0.1})),
+            fk.LanguageError, "Q",
+        ),
+    ],
+)  # fmt: skip
+def test_refused(training: fk.Training, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fk.train_onnx(dense(), training, shapes={"N": 16})
+
+
+def test_wrong_requests() -> None:
+    with pytest.raises(fk.ArgumentError, match="accumulate=0"):
+        fk.Training("mse", accumulate=0)
+    with pytest.raises(fk.ArgumentError, match="clip=-1"):
+        fk.Training("mse", clip=-1)
+    trainer = fk.train_onnx(dense(), fk.Training("cross_entropy"), shapes={"N": 16})
+    with pytest.raises(fk.ArgumentError, match="labels.* is missing"):
+        trainer.step({"x": batch()["x"]})
+    with pytest.raises(fk.ArgumentError, match="has no Q"):
+        trainer.load_state({**trainer.state, "Q": np.zeros(3)})
