@@ -20,19 +20,33 @@ from poly.ir.program import Program, Tensor, fresh_name, specialise
 
 
 @dataclass(frozen=True)
-class StepGraph:
-    """The graph of a training step.
+class Part:
+    """A graph of a part of a step.
 
-    graph : its outputs are the loss, and what everything in `state` becomes, in this order
-    passed : inputs of the loss that each step is given
-    state : inputs that are kept from step to step, by their labels, each with the initializer that
-        it begins with, or the number
-    scalars : of the optimiser
+    state : inputs that are kept from step to step, by their labels, each with the initializer or
+        the number that it begins with
+    changed : those of `state` that the outputs are new values of, after the loss if that is one
     """
 
     graph: Graph
-    passed: tuple[str, ...]
     state: Mapping[str, str | float]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graphs of a training step.
+
+    first : its first output is the loss
+    update : what follows after several batches, None if that is in the first graph
+    sums : of gradients, in the first graph's state, that begin with 0 after each update
+    passed : inputs of the loss that each step is given; scalars : of the optimiser
+    """
+
+    first: Part
+    update: Part | None
+    sums: tuple[str, ...]
+    passed: tuple[str, ...]
     scalars: tuple[str, ...]
 
 
@@ -100,24 +114,69 @@ def step_graph(
     for label, weight in weights.items():
         if training.of is not None and weight not in found.gradients:
             raise GradientError(f"the loss does not depend on {label}")
-    built = Builder(found.graph)
-    gradients = dict(found.gradients)
-    if not gradients:
+    if not found.gradients:
         raise GradientError("the loss depends on no initializer by floats")
+    built = Builder(found.graph)
+    gradients = {n: found.gradients[w] for n, w in weights.items() if w in found.gradients}
+    changing = {n: weights[n] for n in gradients}
+    own: dict[str, str | float] = {n: n for n in running}
+    scalars = tuple(training.optimiser.scalars)
+    if training.accumulate == 1:
+        state, results = _add_updates(built, training, changing, gradients)
+        whole = built.whole([loss, *results, *running.values()])
+        first = Part(whole, {**state, **own}, (*state, *own))
+        return StepGraph(first, None, (), passed, scalars)
+    sums = {n: f"{n}.sum" for n in gradients}
+    added = [_add_to_sum(built, sums[n], g, training.accumulate) for n, g in gradients.items()]
+    whole = built.whole([loss, *added, *running.values()])
+    fixed: dict[str, str | float] = {n: n for n in changing}
+    zeros: dict[str, str | float] = dict.fromkeys(sums.values(), 0.0)
+    first = Part(whole, {**zeros, **own, **fixed}, (*sums.values(), *own))
+    update = _update_graph(graph, training, changing, sums)
+    return StepGraph(first, update, tuple(sums.values()), passed, scalars)
+
+
+def _add_to_sum(built: Builder, label: str, gradient: str, count: int) -> str:
+    """What a sum of gradients becomes: their mean, after so many."""
+    tensor = built.values[gradient]
+    size = Const(prod(evaluate_int(e, {}) for e in tensor.shape))
+    text = (
+        f"def add({tensor.dtype} S[{size}], {tensor.dtype} G[{size}]) -> (T) "
+        f"{{ T[i] = S[i] + G[i] * {1 / count!r} }}"
+    )
+    arrays = [built.view(v, (size,)) for v in (built.input(label, tensor), gradient)]
+    (made,) = built.call(parse_program(text), arrays, "accumulate")
+    return built.view(made, tensor.shape)
+
+
+def _update_graph(
+    graph: Graph, training: Training, weights: Mapping[str, str], sums: Mapping[str, str]
+) -> Part:
+    """The graph that changes weights by sums of gradients."""
+    built = Builder(replace(graph, inputs=(), outputs=(), nodes=(), values={}, constants={},
+                            labels={}))  # fmt: skip
+    given = {n: built.input(n, graph.values[w]) for n, w in weights.items()}
+    gradients = {n: built.input(sums[n], graph.values[w]) for n, w in weights.items()}
+    state, results = _add_updates(built, training, given, gradients)
+    zeros: dict[str, str | float] = dict.fromkeys(sums.values(), 0.0)
+    return Part(built.whole(results), {**state, **zeros}, tuple(state))
+
+
+def _add_updates(
+    built: Builder, training: Training, weights: Mapping[str, str], gradients: Mapping[str, str]
+) -> tuple[dict[str, str | float], list[str]]:
+    """What is kept, by its labels, and what it becomes; both arguments are by labels of weights."""
     if training.clip is not None:
         gradients = _clipped(built, gradients, training.clip)
-    scalar = built.values[loss].dtype
-    scalars = {n: built.input(n, Tensor(n, scalar, ())) for n in training.optimiser.scalars}
+    dtype = built.values[next(iter(gradients.values()))].dtype
+    scalars = {n: built.input(n, Tensor(n, dtype, ())) for n in training.optimiser.scalars}
     state: dict[str, str | float] = {}
     results: list[str] = []
     for label, weight in weights.items():
-        if weight in gradients:
-            kept, new = _add_update(built, training, label, weight, gradients[weight], scalars)
-            state |= {label: label, **kept}
-            results += new
-    state |= {n: n for n in running}
-    whole = built.whole([loss, *results, *running.values()])
-    return StepGraph(whole, passed, state, tuple(scalars))
+        kept, new = _add_update(built, training, label, weight, gradients[label], scalars)
+        state |= {label: label, **kept}
+        results += new
+    return state, results
 
 
 def _add_loss(built: Builder, loss: str) -> tuple[str, tuple[str, ...]]:

@@ -66,14 +66,15 @@ def train_onnx(
     running = {n: values[o] for n, o in trained.running.items()}
     weights = {n: values[n] for n in names if n in values and n not in running}
     step = step_graph(graph, training, weights, running)
-    model = where.runner.compile(step.graph, progress)
+    parts = [step.first, *([step.update] if step.update else [])]
+    models = [where.runner.compile(p.graph, progress) for p in parts]
 
     def written() -> ModelProto:
         made = ModelProto()
         made.CopyFrom(opened.model)
         return made
 
-    return Trainer(training, step, model, floats, written, trained.step)
+    return Trainer(training, step, models, floats, written, trained.step)
 
 
 def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farkas.training.step_graph import StepGraph
+from farkas.training.step_graph import Part, StepGraph
 from farkas.training.training import Training
 from poly.errors import ArgumentError
 from runtime.network.compiled_graph import CompiledGraph
@@ -27,28 +27,30 @@ class Trainer:
     """
 
     def __init__(
-        self, training: Training, step: StepGraph, model: CompiledGraph,
+        self, training: Training, step: StepGraph, models: Sequence[CompiledGraph],
         initializers: Mapping[str, Array], source: Callable[[], Any], counter: str,
     ) -> None:  # fmt: skip
-        self.training, self._step, self._model = training, step, model
+        self.training, self._step, self._models = training, step, models
         self.losses: list[float] = []
         self._source, self._counter = source, counter
         self._lock = threading.Lock()
-        shapes = {p.name: p for p in model.inputs}
-        first = {
+        ports = {p.name: p for m in models for p in m.inputs}
+        parts = [step.first, *([step.update] if step.update else [])]
+        #: What is kept, and where the next step writes it.
+        self._now = {
             name: np.array(initializers[begin])
             if isinstance(begin, str)
-            else np.full(shapes[name].at({}), begin, shapes[name].dtype.numpy)
-            for name, begin in step.state.items()
+            else np.full(ports[name].at({}), begin, ports[name].dtype.numpy)
+            for part in parts
+            for name, begin in part.state.items()
         }
+        self._next = {n: np.empty_like(a) for n, a in self._now.items()}
         #: Initializers that nothing changes.
-        self._fixed = {n: np.array(initializers[n]) for n in shapes.keys() & initializers.keys()}
-        self._fixed = {n: a for n, a in self._fixed.items() if n not in first}
-        #: What is kept, and where the next step writes it.
-        self._now, self._next = first, {n: np.empty_like(a) for n, a in first.items()}
+        fixed = ports.keys() & initializers.keys() - self._now.keys()
+        self._fixed = {n: np.array(initializers[n]) for n in fixed}
 
     def step(self, batch: Mapping[str, Any], threads: int | None = None) -> float:
-        """Change the weights by one batch; returns the loss before that.
+        """Change the weights by one batch, or by what was accumulated; returns the loss before.
 
         batch : arrays by the names of the network's inputs, and of what the loss takes
 
@@ -57,19 +59,34 @@ class Trainer:
         ArgumentError : an array is missing, unknown, or of another shape.
         """
         with self._lock:
-            number = len(self.losses) + 1
-            scalars = self.training.optimiser.at(number)
-            given = {**self._fixed, **batch, **self._now}
-            for name in self._step.scalars:
-                given[name] = np.float32(scalars[name])
-            if self._counter:
-                given[self._counter] = np.int64(number)
+            number, every = len(self.losses) + 1, self.training.accumulate
+            numbers: dict[str, Any] = {self._counter: np.int64(number)} if self._counter else {}
+            scalars = {
+                n: np.float32(v) for n, v in self.training.optimiser.at(-(-number // every)).items()
+            }
             loss = np.empty((), np.float32)
-            outputs = dict(zip(self._model.output_names, (loss, *self._next.values()), strict=True))
-            self._model.run(given, threads, out=outputs)
-            self._now, self._next = self._next, self._now
+            given = {**batch, **numbers} | ({} if self._step.update else scalars)
+            self._run(0, self._step.first, given, [loss], threads)
+            if self._step.update is not None and number % every == 0:
+                self._run(1, self._step.update, scalars, [], threads)
+                for name in self._step.sums:
+                    self._now[name][...] = 0
             self.losses.append(float(loss))
             return self.losses[-1]
+
+    def _run(
+        self, which: int, part: Part, given: Mapping[str, Any], first: list[Array],
+        threads: int | None,
+    ) -> None:  # fmt: skip
+        """Run a part of a step, and take over what it changes."""
+        model = self._models[which]
+        fixed = {} if which else self._fixed
+        kept = {n: self._now[n] for n in part.state}
+        results = [*first, *(self._next[n] for n in part.changed)]
+        out = dict(zip(model.output_names, results, strict=True))
+        model.run({**fixed, **given, **kept}, threads, out=out)
+        for n in part.changed:
+            self._now[n], self._next[n] = self._next[n], self._now[n]
 
     @property
     def state(self) -> dict[str, Array]:

@@ -118,6 +118,22 @@ def test_clipping() -> None:
     assert moved == pytest.approx(0.01, rel=1e-3)
 
 
+def test_accumulation() -> None:
+    """Three batches of 16 are one of 48."""
+    model = dense()
+    parts = [batch(seed) for seed in (1, 2, 3)]
+    whole = {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+    many = fk.Training("cross_entropy", fk.Adam(0.05), accumulate=3, clip=0.5)
+    one = fk.Training("cross_entropy", fk.Adam(0.05), clip=0.5)
+    trainer = fk.train_onnx(model, many, shapes={"N": 16})
+    other = fk.train_onnx(model, one, shapes={"N": 48})
+    for _ in range(4):
+        losses = [trainer.step(p) for p in parts]
+        assert other.step(whole) == pytest.approx(np.mean(losses), rel=1e-4)
+    for n, a in other.state.items():
+        np.testing.assert_allclose(trainer.state[n], a, rtol=1e-2, atol=1e-4)
+
+
 def test_statistics_of_batches() -> None:
     model, data = dense(norm=True), batch()
     trainer = fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.05)), shapes={"N": 16})
