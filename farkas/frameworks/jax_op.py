@@ -11,12 +11,14 @@ import numpy as np
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
 from farkas.frameworks.operation import (
+    Gradient,
     Meaning,
     Operation,
     dtype_called,
     extent_value,
     gradient_of,
     output_shapes,
+    whole_gradient_of,
 )
 from farkas.frameworks.xla_kernels import TARGET, XlaKernel, jax_module
 from farkas.kernels.kernel import compile
@@ -66,6 +68,7 @@ class JaxOperator:
         self._jax, self.operation = jax, operation
         #: Those for batches and for gradients, by their texts.
         self._others: dict[str, JaxOperator] = {}
+        self._halves: dict[Program, Gradient | None] = {}
         self._compiled: dict[Program, XlaKernel] = {}
         #: Calls that are not traced, by their sizes: to trace each of them would take longer.
         self._jitted: dict[tuple[int, ...], Callable[..., Any]] = {}
@@ -133,7 +136,7 @@ class JaxOperator:
         call = jax.custom_batching.custom_vmap(partial(self._call, sizes))
         call.def_vmap(partial(self._batched, sizes))
         whole = jax.custom_vjp(call)
-        whole.defvjp(lambda *arrays: (whole(*arrays), arrays), partial(self._backward, sizes))
+        whole.defvjp(partial(self._forward, sizes, whole), partial(self._backward, sizes))
         found: Callable[..., Any] = whole
         return found
 
@@ -206,30 +209,51 @@ class JaxOperator:
             spread(a, (count, *a.shape)) if name in batched and not b else a
             for name, a, b in zip(names, arrays, there, strict=True)
         ]
-        text = str(batch_program(program, batched))
-        if text not in self._others:
-            self._others[text] = op(text, exact=self.operation.exact)
-        results = self._others[text]._with_rules(sizes)(*given)
+        results = self._other(batch_program(program, batched))._with_rules(sizes)(*given)
         return results, tuple(t.name in batched for t in program.outputs)
 
-    def _backward(
-        self, sizes: Mapping[str, Any], arrays: Sequence[Any], gradients: Sequence[Any]
-    ) -> tuple[Any, ...]:
-        """The gradients with respect to the inputs, by an operator of their own."""
+    def _forward(self, sizes: Mapping[str, Any], whole: Callable[..., Any], *arrays: Any) -> Any:
+        """The results, and what the gradient reads: inputs, and what it is worth keeping."""
         program = self.operation.program([_dtype(a) for a in arrays])
+        found = self._kept(program)
+        if found is None or str(found.forward) == str(program):
+            return whole(*arrays), (arrays, None)
+        results = self._other(found.forward)._with_rules(sizes)(*arrays)
+        values = dict(zip((t.name for t in found.forward.outputs), results, strict=True))
+        count = len(program.outputs)
+        return results[:count], (arrays, tuple(values[n] for n in found.kept))
+
+    def _backward(self, sizes: Mapping[str, Any], saved: Any, gradients: Sequence[Any]) -> Any:
+        """The gradients with respect to the inputs, by an operator of their own."""
+        arrays, kept = saved
+        program = self.operation.program([_dtype(a) for a in arrays])
+        given = dict(zip(self.operation.outputs, gradients, strict=True))
         names = self.operation.inputs
-        found = gradient_of(program, names, self.operation.outputs)
-        if found is None:
-            return (None,) * len(names)
-        text = str(found.program)
+        if kept is not None:
+            both = self._kept(program)
+            assert both is not None
+            made, wrt, of = both.backward, both.wrt, both.of
+        else:
+            found = gradient_of(program, names, self.operation.outputs, keep=())
+            if found is None:
+                return (None,) * len(names)
+            made, wrt, of, kept = found.backward, found.wrt, found.of, ()
+        whole = self._other(made)
+        own = {n: sizes[n] for n in whole.operation.asked}
+        results = whole._with_rules(own)(*arrays, *kept, *(given[n] for n in of))
+        by_name = dict(zip(wrt, results, strict=True))
+        return tuple(by_name.get(n) for n in names)
+
+    def _kept(self, program: Program) -> Gradient | None:
+        if program not in self._halves:
+            self._halves[program] = whole_gradient_of(program)
+        return self._halves[program]
+
+    def _other(self, program: Program) -> JaxOperator:
+        text = str(program)
         if text not in self._others:
             self._others[text] = op(text, exact=self.operation.exact)
-        whole = self._others[text]
-        given = dict(zip(self.operation.outputs, gradients, strict=True))
-        own = {n: sizes[n] for n in whole.operation.asked}
-        results = whole._with_rules(own)(*arrays, *(given[n] for n in found.of))
-        made = dict(zip(found.wrt, results, strict=True))
-        return tuple(made.get(n) for n in names)
+        return self._others[text]
 
 
 def _symbolic_meaning(jax: Any) -> Meaning:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from farkas.kernels.kernel import Kernel, compile
 from farkas.kernels.source_text import read_text
 from farkas.targets.compile_program import ScheduleLike
 from farkas.targets.find_target import CompilerLike
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, GradientError
 from poly.ir.dtypes import DTYPES, FLOAT32, DType
 from poly.ir.expr import INTEGER_MEANING, Const, Expr, Op, Size, sizes_of
 from poly.ir.program import Program
@@ -117,31 +117,50 @@ class Operation:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The program of a gradient.
+    """A gradient that reads what the forward program kept.
 
+    forward : the program, with what is kept after its outputs
+    backward : takes the inputs, what is kept, and the gradients of `of`, in this order
     wrt : the inputs with respect to which it is, in order
-    of : the outputs whose gradients it takes, after the inputs, in order
     """
 
-    program: Program
+    forward: Program
+    backward: Program
     wrt: tuple[str, ...]
     of: tuple[str, ...]
+    kept: tuple[str, ...]
 
 
-def gradient_of(program: Program, wrt: Sequence[str], of: Sequence[str]) -> Gradient | None:
+def gradient_of(
+    program: Program, wrt: Sequence[str], of: Sequence[str], keep: Collection[str] | None = None
+) -> Gradient | None:
     """The gradient with respect to those inputs on which some outputs depend; None if to none.
+
+    keep : what is kept, None: what is worth it
 
     Raises
     ------
     GradientError : the program cannot be reversed.
     """
     from poly.gradients.request import dependent
-    from poly.gradients.reverse import gradient
+    from poly.gradients.split import halves
 
     inputs, outputs = dependent(program, wrt, of)
     if not inputs:
         return None
-    return Gradient(gradient(program, inputs, outputs, unit=False), inputs, outputs)
+    made = halves(program, inputs, outputs, keep, unit=False)
+    return Gradient(made.forward, made.backward, inputs, outputs, made.kept)
+
+
+def whole_gradient_of(program: Program) -> Gradient | None:
+    """The gradient of all outputs with respect to all inputs; None if it is not one that a forward
+    pass could help: why is said when it is asked for.
+    """
+    names = [t.name for t in program.inputs], [t.name for t in program.outputs]
+    try:
+        return None if program.updated else gradient_of(program, *names)
+    except GradientError:
+        return None
 
 
 def dtype_called(name: str, what: str) -> DType:

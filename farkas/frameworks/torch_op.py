@@ -10,12 +10,19 @@ from typing import Any
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
 from farkas.frameworks.operation import (
+    Gradient,
     Operation,
     dtype_called,
-    gradient_of,
     output_shapes,
 )
 from farkas.frameworks.torch_inline import register_inline
+from farkas.frameworks.torch_program import (
+    gradients_of,
+    register,
+    run_program,
+    save,
+    whole_gradient,
+)
 from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError, ToolchainError
@@ -71,6 +78,7 @@ def op(
     qualified = _qualified(name or operation.name)
     if not operation.inputs:
         raise ArgumentError(f"{qualified} has no inputs: torch chooses what runs by its tensors")
+    register()
     with _LOCK:
         known = _OPERATORS.get(qualified)
         if known is not None and backward is None and known.operation.is_like(operation):
@@ -96,6 +104,8 @@ class TorchOperator:
 
     def __init__(self, torch: Any, operation: Operation, name: str) -> None:
         self._torch, self.operation, self.name = torch, operation, name
+        #: Whether its gradient is that of its text.
+        self._is_own = True
 
     def __call__(self, /, *tensors: Any, **sizes: int) -> Any:
         """Run it.
@@ -110,6 +120,11 @@ class TorchOperator:
             for name, tensor in zip(self.operation.inputs, tensors, strict=False):
                 check_no_tangent(name, tensor)
         try:
+            if self._wants_gradient(tensors):
+                found = whole_gradient(self.program_of(tensors))
+                if found is not None and len(found.forward.outputs) > len(self.operation.outputs):
+                    self.operation.check_given(sizes)
+                    return self._keeping(found, tensors, sizes)
             if sizes or self.operation.asked:
                 return self.overload(*tensors, *self._in_order(sizes))
             return self.overload(*tensors)
@@ -119,6 +134,24 @@ class TorchOperator:
 
     def __repr__(self) -> str:
         return f"<TorchOperator {self._schema}>"
+
+    def _wants_gradient(self, tensors: Sequence[Any]) -> bool:
+        """Whether a call is recorded, and not compiled, for a gradient of its own."""
+        torch = self._torch
+        return (
+            self._is_own
+            and torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and len(tensors) == len(self.operation.inputs)
+            and all(isinstance(t, torch.Tensor) for t in tensors)
+            and any(t.requires_grad for t in tensors)
+        )
+
+    def _keeping(self, found: Gradient, tensors: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+        """The outputs of a call that also returned what its gradient reads."""
+        results = run_program(found.forward, self.operation.exact, tensors, sizes)
+        count = len(self.operation.outputs)
+        return tuple(results[:count]) if count > 1 else results[0]
 
     @property
     def overload(self) -> Any:
@@ -168,10 +201,11 @@ class TorchOperator:
         except RuntimeError as error:  # e.g. an input that is called None
             line = str(error).splitlines()[0]
             raise ArgumentError(f"torch takes no operator {schema}: {line}") from None
-        own.impl(name, self._on_cpu, "CPU")
-        own.impl(name, self._on_cuda, "CUDA")
-        library.register_fake(self.name, self._fake, lib=own)
-        library.register_vmap(self.name, self._vmap, lib=own)
+        own.impl(name, self.on_cpu, "CPU")
+        own.impl(name, self.on_cuda, "CUDA")
+        library.register_fake(self.name, self.fake, lib=own)
+        library.register_vmap(self.name, self.vmap, lib=own)
+        self._is_own = backward is None
         if backward is None:
             backward, setup_context = self._backward, self._set_up
         library.register_autograd(self.name, backward, setup_context=setup_context, lib=own)
@@ -181,7 +215,7 @@ class TorchOperator:
         count = len(self.operation.inputs)
         return given[:count], dict(zip(self.operation.asked, given[count:], strict=True))
 
-    def _on_cpu(self, *given: Any) -> Any:
+    def on_cpu(self, *given: Any) -> Any:
         tensors, _ = self._split(given)
         names = self.operation.inputs
         arrays = [memory_of_torch(n, t) for n, t in zip(names, tensors, strict=True)]
@@ -190,7 +224,7 @@ class TorchOperator:
             return tuple(map(to_torch, results))
         return to_torch(results)
 
-    def _on_cuda(self, *given: Any) -> Any:
+    def on_cuda(self, *given: Any) -> Any:
         tensors, _ = self._split(given)
         arrays = [t.detach().contiguous() for t in tensors]
         results = self._called(self._device(tensors), arrays, given)
@@ -203,10 +237,10 @@ class TorchOperator:
         try:
             return self.operation.kernel(target)(*arrays, **sizes)
         except ArgumentError:
-            self._program(tensors)  # whose message is one of tensors
+            self.program_of(tensors)  # whose message is one of tensors
             raise
 
-    def _program(self, tensors: Sequence[Any]) -> Program:
+    def program_of(self, tensors: Sequence[Any]) -> Program:
         """The program for tensors of these element types."""
         return self.operation.program([_dtype(t) for t in tensors])
 
@@ -217,11 +251,11 @@ class TorchOperator:
             raise ArgumentError(f"{self.name} is given tensors on {' and '.join(devices)}")
         return devices[0]
 
-    def _fake(self, *given: Any) -> Any:
+    def fake(self, *given: Any) -> Any:
         """The outputs without elements, for shapes that may be symbolic."""
         tensors, sizes = self._split(given)
         self._device(tensors)
-        program = self._program(tensors)
+        program = self.program_of(tensors)
         shapes, _ = output_shapes(program, [t.shape for t in tensors], sizes)
         made = tuple(
             tensors[0].new_empty(shape, dtype=getattr(self._torch, t.dtype.name))
@@ -229,12 +263,12 @@ class TorchOperator:
         )
         return made if len(made) > 1 else made[0]
 
-    def _vmap(self, info: Any, in_dims: Sequence[int | None], *given: Any) -> Any:
+    def vmap(self, info: Any, in_dims: Sequence[int | None], *given: Any) -> Any:
         """One operator for the batch: the text with one more dimension."""
         tensors, sizes = self._split(given)
         names = self.operation.inputs
         there = dict(zip(names, in_dims, strict=False))
-        program = self._program(tensors)
+        program = self.program_of(tensors)
         batched = batched_tensors(program, [n for n in names if there[n] is not None])
         moved = []
         for name, tensor in zip(names, tensors, strict=True):
@@ -244,41 +278,26 @@ class TorchOperator:
             elif name in batched:
                 tensor = tensor.expand(info.batch_size, *tensor.shape)
             moved.append(tensor)
-        mask = "".join("1" if name in batched else "0" for name in names)
-        types = "_".join(t.dtype.name for t in program.inputs)
-        text = str(batch_program(program, batched))
-        name = f"{self.name}_batch_{mask}_{types}"
-        whole = op(text, name=name, exact=self.operation.exact)
-        results = whole(*moved, **sizes)
+        whole = batch_program(program, batched)
+        results = tuple(run_program(whole, self.operation.exact, moved, sizes))
         dims = [0 if t.name in batched else None for t in program.outputs]
-        return (results, dims[0]) if len(dims) == 1 else (results, tuple(dims))
+        return (results[0], dims[0]) if len(dims) == 1 else (results, tuple(dims))
 
     def _set_up(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         """Keep what the gradient reads."""
         tensors, ctx.sizes = self._split(inputs)
-        ctx.save_for_backward(*tensors)
+        results = output if isinstance(output, (tuple, list)) else (output,)
+        save(ctx, self.program_of(tensors), tensors, results)
 
     def _backward(self, context: Any, *gradients: Any) -> tuple[Any, ...]:
-        """The gradients with respect to the inputs that need one, by an operator of their own."""
-        tensors = context.saved_tensors
-        names, outputs = self.operation.inputs, self.operation.outputs
-        given = {n: g for n, g in zip(outputs, gradients, strict=True) if g is not None}
-        wanted = [n for n, need in zip(names, context.needs_input_grad, strict=False) if need]
-        found = gradient_of(self._program(tensors), wanted, list(given))
-        none = (None,) * len(self.operation.asked)
-        if found is None:
-            return (*(None for _ in names), *none)
-        mask = "".join(str(int(n in found.wrt)) for n in names)
-        of = "".join(str(int(n in found.of)) for n in outputs)
-        types = "_".join(_dtype(t).name for t in tensors)
-        whole = op(
-            str(found.program), name=f"{self.name}_grad_{mask}_{of}_{types}",
-            exact=self.operation.exact,
-        )  # fmt: skip
-        sizes = {n: context.sizes[n] for n in whole.operation.asked}
-        results = whole(*tensors, *(given[n] for n in found.of), **sizes)
-        made = dict(zip(found.wrt, results if len(found.wrt) > 1 else (results,), strict=True))
-        return (*(made.get(n) for n in names), *none)
+        """The gradients with respect to the inputs that need one."""
+        count = len(self.operation.inputs)
+        tensors = context.saved_tensors[:count]
+        program, needed = self.program_of(tensors), context.needs_input_grad[:count]
+        found = gradients_of(
+            context, program, gradients, needed, context.sizes, self.operation.exact
+        )
+        return (*found, *(None for _ in self.operation.asked))
 
 
 def torch_module() -> Any:

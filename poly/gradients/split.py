@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from poly.errors import GradientError
 from poly.gradients.reverse import gradient_and_values
 from poly.gradients.tidy import numbered, without_unused
 from poly.ir.expr import evaluate_int, sizes_of
@@ -43,21 +42,18 @@ def halves(
 ) -> Halves:  # fmt: skip
     """A gradient in two programs.
 
-    keep : the tensors to keep, None: those that are worth it; others as for `gradient`
+    keep : the tensors to keep if they are there, None: those that are worth it; others as for
+        `gradient`
 
     Raises
     ------
-    GradientError : see `gradient`; a tensor to keep that there is not.
+    GradientError : see `gradient`.
     """
     whole, own = gradient_and_values(program, wrt, of, unit)
     if keep is None:
         kept = _worth_keeping(program, whole, own)
     else:
-        known = [t.name for t in (*whole.temps, *whole.outputs) if t.name in own]
-        for name in keep:
-            if name not in known:
-                raise GradientError(f"there is no {name} to keep; there are {', '.join(known)}")
-        kept = tuple(n for n in known if n in keep)
+        kept = tuple(t.name for t in (*whole.temps, *whole.outputs) if t.name in own and t.name in keep)
     tensors = whole.tensors
     outputs = tuple(t for t in whole.outputs if t.name in own)
     results = tuple(t for t in whole.outputs if t.name not in own)
