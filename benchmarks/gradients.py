@@ -231,7 +231,12 @@ def _of_jax(function: Callable[..., Any], arrays: Sequence[Any], seed: Any) -> C
     some = [given[n] for n in floats]
     _, pullback = jax.jit(lambda *x: jax.vjp(of_floats, *x))(*some)
     back = jax.jit(lambda p, y: p(y))
-    both = jax.jit(lambda y, *x: jax.vjp(of_floats, *x)[1](y))
+
+    def value_and_gradients(y: Any, *x: Any) -> Any:
+        value, pull = jax.vjp(of_floats, *x)
+        return value, *pull(y)
+
+    both = jax.jit(value_and_gradients)
     return (
         lambda: jax.block_until_ready(back(pullback, g)),
         lambda: jax.block_until_ready(both(g, *some)),

@@ -6,19 +6,23 @@ goes out, as the scores of attention: it is computed again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from poly.gradients.reverse import gradient_and_values
 from poly.gradients.tidy import numbered, without_unused
-from poly.ir.expr import evaluate_int, sizes_of
+from poly.ir.expr import (
+    Expr, Index, Op, Read, evaluate_int, rewrite, sizes_of, substitute_value,
+)  # fmt: skip
 from poly.ir.program import Program, Statement, Tensor, verify_program
 from poly.rewrites.eliminate_dead import eliminate_dead
 from poly.sets.check_bounds import check_bounds
 
 #: What a size that is not known is taken as.
 USUAL = 64
+#: A tensor is much smaller than another that has so many times its elements.
+FEW = 8
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def halves(
     GradientError : see `gradient`.
     """
     whole, own = gradient_and_values(program, wrt, of, unit)
+    whole = _from_quotients(whole, own)
     if keep is None:
         kept = _worth_keeping(program, whole, own)
     else:
@@ -70,6 +75,36 @@ def halves(
     return Halves(first, second, kept)
 
 
+def _from_quotients(whole: Program, own: Collection[str]) -> Program:
+    """Dividends that gradients read, as products of quotients that are outputs: with
+    ``Y[i,j] = E[i,j] / t[i]``, ``E[i,j]`` is ``Y[i,j] * t[i]``.
+    """
+    outputs = {t.name for t in whole.outputs}
+    known: dict[str, Statement] = {}
+    for s in whole.statements:
+        e = s.value
+        plain = s.op == "=" and not s.guards and s.target.tensor in outputs & own
+        if plain and isinstance(e, Op) and e.fn == "div" and isinstance(e.args[0], Read):
+            same = e.args[0].indices == s.target.indices == tuple(map(Index, s.free))
+            if same and isinstance(e.args[1], Read) and e.args[0].tensor not in outputs:
+                known[e.args[0].tensor] = s
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.tensor not in known:
+            return e
+        s = known[e.tensor]
+        assert isinstance(s.value, Op)
+        at = dict(zip(s.free, e.indices, strict=True))
+        divisor = substitute_value(s.value.args[1], at)
+        return Op("mul", (Read(s.target.tensor, e.indices), divisor))
+
+    made = (
+        s if s.target.tensor in own else replace(s, value=rewrite(s.value, visit))
+        for s in whole.statements
+    )
+    return replace(whole, statements=tuple(made), text=None)
+
+
 def _part(
     whole: Program, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
     statements: Sequence[Statement],
@@ -84,34 +119,43 @@ def _part(
 
 
 def _worth_keeping(program: Program, whole: Program, own: Collection[str]) -> tuple[str, ...]:
-    """The tensors that the backward half reads and that are dear to compute again."""
-    needed = {
-        r.tensor
-        for s in whole.statements
-        if s.target.tensor not in own
-        for r in s.reads
-        if r.tensor in own
-    }
-    most = max(_elements(t) for t in (*program.inputs, *program.outputs))
-    known = {t.name for t in whole.inputs}
-    kept: list[str] = []
+    """The tensors that the backward half reads and that are dear to compute again.
+
+    Outputs are there anyway.  A large tensor that is computed element by element from inputs, and
+    from what is much smaller, is computed again; then the smaller ones are read.
+    """
     outputs = {t.name for t in whole.outputs}
-    for t in (*whole.temps, *whole.outputs):
-        if t.name not in needed:
+    most = max(_elements(t) for t in (*program.inputs, *program.outputs))
+    tensors = whole.tensors
+    needed = _read_by(whole, lambda name: name not in own) & own
+    kept: set[str] = set()
+    left = [n for n in tensors if n in needed]
+    inputs = {t.name for t in whole.inputs}
+    while left:
+        name = left.pop()
+        if name in kept or name in inputs:
             continue
-        small = _elements(t) <= most
-        if t.name in outputs or (small and not _is_cheap(whole, t.name, {*known, *kept})):
-            kept.append(t.name)
-    return tuple(kept)
+        sources = _read_by(whole, lambda n, name=name: n == name)
+        if name not in outputs and (
+            _elements(tensors[name]) > most or _is_cheap(whole, name, sources - inputs - needed)
+        ):
+            left += sources
+        else:
+            kept.add(name)
+    return tuple(n for n in tensors if n in kept)
 
 
-def _is_cheap(whole: Program, name: str, known: Collection[str]) -> bool:
-    """Whether each element of a tensor is computed from a few known ones."""
+def _read_by(whole: Program, writes: Callable[[str], bool]) -> set[str]:
+    """The tensors that the statements read that write some."""
+    return {r.tensor for s in whole.statements if writes(s.target.tensor) for r in s.reads}
+
+
+def _is_cheap(whole: Program, name: str, sources: Collection[str]) -> bool:
+    """Whether each element of a tensor is computed from inputs and a few elements of others."""
     writers = [s for s in whole.statements if s.target.tensor == name]
-    return all(
-        not s.reductions and not s.block and all(r.tensor in known for r in s.reads)
-        for s in writers
-    )
+    tensors = whole.tensors
+    small = all(FEW * _elements(tensors[n]) <= _elements(tensors[name]) for n in sources)
+    return small and not any(s.reductions or s.block for s in writers)
 
 
 def _elements(t: Tensor) -> int:
