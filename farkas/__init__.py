@@ -17,6 +17,7 @@
 `load`                                    a file of `Network.save` or `Kernel.save`
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
 `tune`, `tune_onnx`                       faster schedules, found by measuring
+`train_onnx`, `Training`, `Optimiser`     an ONNX file to a step that trains it
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
@@ -86,6 +87,10 @@ if TYPE_CHECKING:
     from farkas.networks.network import Network
     from farkas.networks.tune_network import TunedNetwork, tune_onnx
     from farkas.quantize.quantize import QuantizedModel, quantize_onnx
+    from farkas.training.optimisers import SGD, Adam, AdamW, Optimiser
+    from farkas.training.train_onnx import train_onnx
+    from farkas.training.trainer import Trainer
+    from farkas.training.training import Training
     from farkas.views import View, explore, footprints, show, space, steps
     from poly.ir.dtypes import DTYPES, DType
     from poly.ir.program import Program
@@ -100,6 +105,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "SGD",
+    "Adam",
+    "AdamW",
     "ArgumentError",
     "Cache",
     "CacheError",
@@ -116,6 +124,7 @@ __all__ = [
     "ModelError",
     "ModelWarning",
     "Network",
+    "Optimiser",
     "Program",
     "ProgramError",
     "QuantizedModel",
@@ -126,6 +135,8 @@ __all__ = [
     "ThreadsWarning",
     "Toolchain",
     "ToolchainError",
+    "Trainer",
+    "Training",
     "TunedKernel",
     "TunedNetwork",
     "TuningError",
@@ -155,6 +166,7 @@ __all__ = [
     "space",
     "steps",
     "tensordot",
+    "train_onnx",
     "tune",
     "tune_onnx",
     "value_and_grad",
