@@ -5,30 +5,23 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
-from farkas.frameworks.batch_program import batch_program, batched_tensors
-from farkas.frameworks.operation import (
-    Gradient,
-    Operation,
-    dtype_called,
-    output_shapes,
-)
+from farkas.frameworks.operation import Gradient, Operation
 from farkas.frameworks.torch_inline import register_inline
 from farkas.frameworks.torch_program import (
+    Computation,
     gradients_of,
     register,
     run_program,
     save,
+    torch_module,
     whole_gradient,
 )
 from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
-from poly.errors import ArgumentError, ToolchainError
-from poly.ir.dtypes import DType
-from poly.ir.program import Program
-from runtime.common.exchange import check_no_tangent, memory_of_torch, to_torch
+from poly.errors import ArgumentError
+from runtime.common.exchange import check_no_tangent
 
 #: Where operators are whose name does not say.
 NAMESPACE = "farkas"
@@ -104,6 +97,7 @@ class TorchOperator:
 
     def __init__(self, torch: Any, operation: Operation, name: str) -> None:
         self._torch, self.operation, self.name = torch, operation, name
+        self._computation = Computation(torch, operation, name)
         #: Whether its gradient is that of its text.
         self._is_own = True
 
@@ -121,7 +115,7 @@ class TorchOperator:
                 check_no_tangent(name, tensor)
         try:
             if self._wants_gradient(tensors):
-                found = whole_gradient(self.program_of(tensors))
+                found = whole_gradient(self._computation.program_of(tensors))
                 if found is not None and len(found.forward.outputs) > len(self.operation.outputs):
                     self.operation.check_given(sizes)
                     return self._keeping(found, tensors, sizes)
@@ -201,117 +195,30 @@ class TorchOperator:
         except RuntimeError as error:  # e.g. an input that is called None
             line = str(error).splitlines()[0]
             raise ArgumentError(f"torch takes no operator {schema}: {line}") from None
-        own.impl(name, self.on_cpu, "CPU")
-        own.impl(name, self.on_cuda, "CUDA")
-        library.register_fake(self.name, self.fake, lib=own)
-        library.register_vmap(self.name, self.vmap, lib=own)
+        own.impl(name, self._computation.on_cpu, "CPU")
+        own.impl(name, self._computation.on_cuda, "CUDA")
+        library.register_fake(self.name, self._computation.fake, lib=own)
+        library.register_vmap(self.name, self._computation.vmap, lib=own)
         self._is_own = backward is None
         if backward is None:
             backward, setup_context = self._backward, self._set_up
         library.register_autograd(self.name, backward, setup_context=setup_context, lib=own)
 
-    def _split(self, given: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The tensors, and the sizes by name."""
-        count = len(self.operation.inputs)
-        return given[:count], dict(zip(self.operation.asked, given[count:], strict=True))
-
-    def on_cpu(self, *given: Any) -> Any:
-        tensors, _ = self._split(given)
-        names = self.operation.inputs
-        arrays = [memory_of_torch(n, t) for n, t in zip(names, tensors, strict=True)]
-        results = self._called("cpu", arrays, given)
-        if isinstance(results, tuple):
-            return tuple(map(to_torch, results))
-        return to_torch(results)
-
-    def on_cuda(self, *given: Any) -> Any:
-        tensors, _ = self._split(given)
-        arrays = [t.detach().contiguous() for t in tensors]
-        results = self._called(self._device(tensors), arrays, given)
-        taken = self._torch.from_dlpack
-        return tuple(map(taken, results)) if isinstance(results, tuple) else taken(results)
-
-    def _called(self, target: str, arrays: Sequence[Any], given: Sequence[Any]) -> Any:
-        """What the kernel for a target makes of arrays, which are `given` as tensors."""
-        tensors, sizes = self._split(given)
-        try:
-            return self.operation.kernel(target)(*arrays, **sizes)
-        except ArgumentError:
-            self.program_of(tensors)  # whose message is one of tensors
-            raise
-
-    def program_of(self, tensors: Sequence[Any]) -> Program:
-        """The program for tensors of these element types."""
-        return self.operation.program([_dtype(t) for t in tensors])
-
-    def _device(self, tensors: Sequence[Any]) -> str:
-        """The device of all tensors."""
-        devices = sorted({str(t.device) for t in tensors})
-        if len(devices) > 1:
-            raise ArgumentError(f"{self.name} is given tensors on {' and '.join(devices)}")
-        return devices[0]
-
-    def fake(self, *given: Any) -> Any:
-        """The outputs without elements, for shapes that may be symbolic."""
-        tensors, sizes = self._split(given)
-        self._device(tensors)
-        program = self.program_of(tensors)
-        shapes, _ = output_shapes(program, [t.shape for t in tensors], sizes)
-        made = tuple(
-            tensors[0].new_empty(shape, dtype=getattr(self._torch, t.dtype.name))
-            for t, shape in zip(program.outputs, shapes, strict=True)
-        )
-        return made if len(made) > 1 else made[0]
-
-    def vmap(self, info: Any, in_dims: Sequence[int | None], *given: Any) -> Any:
-        """One operator for the batch: the text with one more dimension."""
-        tensors, sizes = self._split(given)
-        names = self.operation.inputs
-        there = dict(zip(names, in_dims, strict=False))
-        program = self.program_of(tensors)
-        batched = batched_tensors(program, [n for n in names if there[n] is not None])
-        moved = []
-        for name, tensor in zip(names, tensors, strict=True):
-            axis = there[name]
-            if axis is not None:
-                tensor = tensor.movedim(axis, 0)
-            elif name in batched:
-                tensor = tensor.expand(info.batch_size, *tensor.shape)
-            moved.append(tensor)
-        whole = batch_program(program, batched)
-        results = tuple(run_program(whole, self.operation.exact, moved, sizes))
-        dims = [0 if t.name in batched else None for t in program.outputs]
-        return (results[0], dims[0]) if len(dims) == 1 else (results, tuple(dims))
-
     def _set_up(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         """Keep what the gradient reads."""
-        tensors, ctx.sizes = self._split(inputs)
+        tensors, ctx.sizes = self._computation.split(inputs)
         results = output if isinstance(output, (tuple, list)) else (output,)
-        save(ctx, self.program_of(tensors), tensors, results)
+        save(ctx, self._computation.program_of(tensors), tensors, results)
 
     def _backward(self, context: Any, *gradients: Any) -> tuple[Any, ...]:
         """The gradients with respect to the inputs that need one."""
         count = len(self.operation.inputs)
         tensors = context.saved_tensors[:count]
-        program, needed = self.program_of(tensors), context.needs_input_grad[:count]
+        program, needed = self._computation.program_of(tensors), context.needs_input_grad[:count]
         found = gradients_of(
             context, program, gradients, needed, context.sizes, self.operation.exact
         )
         return (*found, *(None for _ in self.operation.asked))
-
-
-def torch_module() -> Any:
-    """torch.  Raises `ToolchainError` if it is not installed."""
-    try:
-        return import_module("torch")
-    except ImportError:
-        raise ToolchainError(
-            "fk.torch needs torch: pip install '.[torch]' in a clone of Farkas"
-        ) from None
-
-
-def _dtype(tensor: Any) -> DType:
-    return dtype_called(str(tensor.dtype).removeprefix("torch."), "tensors")
 
 
 def _qualified(name: str) -> str:
