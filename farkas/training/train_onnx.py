@@ -47,34 +47,27 @@ def train_onnx(
     ModelError, UnsupportedModelError, ToolchainError, CacheError : see `compile_onnx`.
     ArgumentError : a loss, a rule or names that do not fit the network.
     """
-    from onnx import ModelProto, numpy_helper
-
-    from frontends.onnx import open_model
-    from frontends.onnx.importer.importer import import_opened
+    from frontends.onnx import given_inputs, import_stage, open_model
 
     if threads is not None:
         check_threads(threads)
     where = target_of(cc, cache, threads, target)
     where.runner.prepare()
     opened = open_model(source)
-    floats = {n: numpy_helper.to_array(t) for n, t in opened.initializers.items()}
-    floats = {n: a for n, a in floats.items() if a.dtype.kind == "f" and a.size}
+    floats = {n: a for n, a in opened.weights().items() if a.size}
     names = _chosen(floats, training)
     trained = opened.training(names, training.seed)
-    graph = import_opened(trained, plain_shapes(shapes))
+    stage = import_stage(trained, given_inputs(trained, plain_shapes(shapes)))
+    if stage.graph is None or not stage.is_whole:
+        raise ArgumentError("the network has shapes that depend on elements, and cannot be trained")
+    graph = stage.graph
     values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
     running = {n: values[o] for n, o in trained.running.items()}
     weights = {n: values[n] for n in names if n in values and n not in running}
     step = step_graph(graph, training, weights, running)
     parts = [step.first, *([step.update] if step.update else [])]
     models = [where.runner.compile(p.graph, progress) for p in parts]
-
-    def written() -> ModelProto:
-        made = ModelProto()
-        made.CopyFrom(opened.model)
-        return made
-
-    return Trainer(training, step, models, floats, written, trained.step)
+    return Trainer(training, step, models, floats, opened.file_with, trained.step)
 
 
 def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from farkas.console.files import write_file
 from farkas.training.step_graph import Part, StepGraph
 from farkas.training.training import Training
 from poly.errors import ArgumentError
@@ -28,11 +29,11 @@ class Trainer:
 
     def __init__(
         self, training: Training, step: StepGraph, models: Sequence[CompiledGraph],
-        initializers: Mapping[str, Array], source: Callable[[], Any], counter: str,
+        initializers: Mapping[str, Array], file_with: Callable[[Mapping[str, Array]], bytes], counter: str,
     ) -> None:  # fmt: skip
         self.training, self._step, self._models = training, step, models
         self.losses: list[float] = []
-        self._source, self._counter = source, counter
+        self._file_with, self._counter = file_with, counter
         self._lock = threading.Lock()
         ports = {p.name: p for m in models for p in m.inputs}
         parts = [step.first, *([step.update] if step.update else [])]
@@ -118,13 +119,6 @@ class Trainer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the network with its present weights as an ONNX file."""
-        from onnx import numpy_helper
-
-        from farkas.console.files import write_file
-
-        model = self._source()
         with self._lock:
-            for tensor in model.graph.initializer:
-                if tensor.name in self._now:
-                    tensor.CopyFrom(numpy_helper.from_array(self._now[tensor.name], tensor.name))
-        write_file(Path(path), model.SerializeToString())
+            data = self._file_with(self._now)
+        write_file(Path(path), data)

@@ -28,7 +28,7 @@ from itertools import product as combinations
 from poly.errors import GradientError
 from poly.gradients.apart import separate, without_updates
 from poly.gradients.derivatives import ONE, ZERO, chosen, flows, product
-from poly.gradients.lifetimes import is_complete_when_read
+from poly.deps.lifetimes import is_complete_when_read
 from poly.gradients.reductions import Passing, Reduction, Span
 from poly.gradients.request import active_tensors, check_active, check_request
 from poly.gradients.statements import Names, over_all, statement, with_indices

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from poly.errors import GradientError
-from poly.gradients.lifetimes import Lifetimes, changed_between, lifetimes
+from poly.deps.lifetimes import Lifetimes, changed_between, lifetimes
 from poly.gradients.statements import Names, over_all, statement
 from poly.ir.expr import (
     Const, Expr, Index, Read, dtype_of_expr, indices_of, reads_of, rewrite, simplify, sub,

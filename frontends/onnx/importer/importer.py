@@ -137,12 +137,6 @@ def import_model(
     return Importer(opened, given_inputs(opened, shapes)).graph()
 
 
-@reported
-def import_opened(source: Source, shapes: Shapes | None = None) -> Graph:
-    """`import_model` for a model that was opened before."""
-    return Importer(source, given_inputs(source, shapes)).graph()
-
-
 def _elements(value: Value) -> np.ndarray:
     """The elements of a known value, with open sizes as they are in the arrays at hand."""
     assert value.array is not None

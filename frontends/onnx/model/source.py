@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
 
+import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
@@ -167,6 +168,22 @@ class Source:
         taken = tuple(i for i in self.defaults if i.name in names)
         left = {n: t for n, t in self.initializers.items() if n not in names}
         return replace(self, inputs=(*self.inputs, *taken), initializers=left)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The initializers of floats, as arrays."""
+        arrays = {n: onnx.numpy_helper.to_array(t) for n, t in self.initializers.items()}
+        return {n: a for n, a in arrays.items() if a.dtype.kind == "f"}
+
+    def file_with(self, arrays: Mapping[str, np.ndarray]) -> bytes:
+        """The model as a file, with other elements of some initializers."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        for tensor in model.graph.initializer:
+            if tensor.name in arrays:
+                new = onnx.numpy_helper.from_array(arrays[tensor.name], tensor.name)
+                tensor.CopyFrom(new)
+        found: bytes = model.SerializeToString()
+        return found
 
     def training(self, names: Collection[str], seed: int = 0) -> Source:
         """The model with some initializers passed like inputs, and as it is trained: batches are

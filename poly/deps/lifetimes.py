@@ -14,10 +14,11 @@ from itertools import product
 
 import islpy as isl
 
-from poly.deps.dependences import initial_order
+from poly.deps.dependences import compute_dependences, initial_order
 from poly.deps.scop import Role, Scop, ScopStatement, build_scop
-from poly.ir.expr import Read
+from poly.ir.expr import Const, Expr, Index, Op, Read, Size, reads_of, substitute
 from poly.ir.program import Program, Statement
+from poly.sets.from_isl import conditions_of
 from poly.sets.to_isl import access_map
 
 
@@ -139,3 +140,76 @@ def changed_between(program: Program, s: Statement, copy: Statement, after: bool
         if not between.intersect(isl.UnionMap.from_map(same if after else same.reverse())).is_empty():
             return True
     return False
+
+
+class OwnReads:
+    """What a statement reads of the tensor that it writes.
+
+    overwritten : whether it overwrites something of that, or data says what it reads
+    """
+
+    def __init__(self, scop: Scop, s: Statement) -> None:
+        self._scop, self._statement = scop, s
+        order = initial_order(scop)
+        found = scop.by_name[s.name]
+        space = isl.Map.from_domain_and_range(found.domain, found.domain).get_space()
+        before = order.lex_lt_union_map(order).extract_map(space)
+        self._domain = found.domain
+        data = (r for r in s.reads if any(reads_of(i) for i in r.indices))
+        self.overwritten = any(r.tensor == s.target.tensor for r in data)
+        #: Where each read is of what the statement wrote.
+        self._new: dict[Read, isl.Set] = {}
+        for read, relation in found.affine_reads:
+            if read.tensor != s.target.tensor:
+                continue
+            writers = relation.apply_range(found.write.reverse())
+            self._new[read] = writers.intersect(before.reverse()).domain()
+            later = writers.subtract(before.reverse())
+            self.overwritten |= not later.is_empty()
+
+    def when_new(self, read: Read) -> Expr | None:
+        """The condition under which a read is of what the statement wrote; None if it is too long
+        to say.
+        """
+        new = self._new[read]
+        if new.is_empty():
+            return Const(False)
+        if self._domain.is_subset(new):
+            return Const(True)
+        return _condition(self._scop.program, self._statement, new, self._domain)
+
+
+def results_left(program: Program) -> dict[str, Expr | None]:
+    """For statements whose results are overwritten before anything reads them: the condition under
+    which they are not; None if it is too long to say.
+    """
+    scop = build_scop(program)
+    found = compute_dependences(scop, exact=True)
+    left: dict[str, Expr | None] = {}
+    for s in program.statements:
+        domain = scop.by_name[s.name].domain
+        own = isl.UnionSet.from_set(domain)
+        lost = found.output.intersect_domain(own).domain()
+        lost = lost.subtract(found.flow.intersect_domain(own).domain())
+        if not (s.is_update or lost.is_empty()):
+            rest = domain.subtract(lost.extract_set(domain.get_space()))
+            left[s.name] = _condition(program, s, rest, domain)
+    return left
+
+
+def _condition(program: Program, s: Statement, points: isl.Set, domain: isl.Set) -> Expr | None:
+    """When an instance of a statement is one of some; None if that is too long to say."""
+    found = conditions_of(_as_params(points), _as_params(domain))
+    if found is None:
+        return None
+    condition = found[0]
+    for c in found[1:]:
+        condition = Op("and", (condition, c))
+    own = {n: Size(n) for n in program.sizes}
+    return substitute(condition, sizes={**own, **{i: Index(i) for i in s.indices}})
+
+
+def _as_params(points: isl.Set) -> isl.Set:
+    """A set over its dimensions as conditions on parameters."""
+    count, known = points.dim(isl.dim_type.set), points.dim(isl.dim_type.param)
+    return points.move_dims(isl.dim_type.param, known, isl.dim_type.set, 0, count).params()
