@@ -41,9 +41,9 @@ def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxO
     >>> jax.jit(distance)(x, y)
 
     It works under `jax.jit`, `jax.grad` and `jax.vjp` (see `farkas.grad`), `jax.vmap`, which gives
-    the program a dimension for the batch, and `jax.export`, also with symbolic shapes.  Arrays are on the CPU and are not copied; one
-    that the program updates is copied, as arrays of JAX never change.  A kernel is compiled when a
-    call is traced for new element types, and serves all sizes.
+    the program a dimension for the batch, and `jax.export`, also with symbolic shapes.  Arrays are
+    on the CPU and are not copied; one that the program updates is copied, as arrays of JAX never
+    change.  A kernel is compiled when a call is traced for new element types, and serves all sizes.
 
     Parameters
     ----------

@@ -48,9 +48,9 @@ def op(
     >>> distance(x, y)                              # also torch.ops.mine.l1(x, y)
 
     It works under `torch.compile`, `torch.func.vmap`, `torch.export` and fake tensors, for tensors
-    on the CPU and on CUDA devices.  Its gradient is the operator of `farkas.grad`, which has one,
-    too.  It never changes its inputs: a tensor that the program updates
-    is copied.  A kernel is compiled when the operator first runs, and serves all sizes.
+    on the CPU and on CUDA devices.  Its gradient is that of `farkas.grad`, which has one, too.  It
+    never changes its inputs: a tensor that the program updates is copied.  A kernel is compiled
+    when the operator first runs, and serves all sizes.
 
     Parameters
     ----------

@@ -244,4 +244,3 @@ def gradients_of(
     results = run_program(found.backward, exact, arrays, sizes)
     made = dict(zip(found.wrt, results, strict=True))
     return [made.get(n) for n in names]
-

@@ -52,7 +52,9 @@ class Optimiser:
         """The program of the rule for weights of an element type."""
         arrays = ", ".join(f"{dtype} {n}[N]" for n in ("W", "G", *self.kept))
         scalars = "".join(f", {dtype} {n}[]" for n in self.scalars)
-        return f"def update({arrays}{scalars}) -> ({', '.join(('W', *self.kept))}) {{\n{self.rule}\n}}"
+        return (
+            f"def update({arrays}{scalars}) -> ({', '.join(('W', *self.kept))}) {{\n{self.rule}\n}}"
+        )
 
 
 def SGD(  # noqa: N802

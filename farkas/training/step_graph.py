@@ -213,7 +213,8 @@ def _flattened(built: Builder, value: str, tensor: Tensor) -> str:
         return value
     if len(shape) < tensor.rank or not tensor.rank:
         raise ArgumentError(
-            f"output {built.graph.label(value)} is {built.values[value]}, but the loss takes {tensor}"
+            f"output {built.graph.label(value)} is {built.values[value]}, but the loss takes "
+            f"{tensor}"
         )
     head, rest = shape[: tensor.rank - 1], shape[tensor.rank - 1 :]
     joined = prod(evaluate_int(e, {}) for e in rest)
@@ -246,9 +247,7 @@ def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[
     for s in squares[1:]:
         text = f"def add({dtype} a[], {dtype} b[]) -> (c) {{ c[] = a[] + b[] }}"
         (total,) = built.call(parse_program(text), [total, s], "clip")
-    text = (
-        f"def scale({dtype} s[]) -> (c) {{ c[] = min(1, {most!r} / (sqrt(s[]) + 1e-6)) }}"
-    )
+    text = f"def scale({dtype} s[]) -> (c) {{ c[] = min(1, {most!r} / (sqrt(s[]) + 1e-6)) }}"
     (scale,) = built.call(parse_program(text), [total], "clip")
     found = {}
     for weight, g in gradients.items():

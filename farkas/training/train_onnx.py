@@ -79,4 +79,3 @@ def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:
                 f"there is no initializer {name!r} of floats; there are {', '.join(floats)}"
             )
     return list(training.of)
-

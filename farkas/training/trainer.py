@@ -29,7 +29,8 @@ class Trainer:
 
     def __init__(
         self, training: Training, step: StepGraph, models: Sequence[CompiledGraph],
-        initializers: Mapping[str, Array], file_with: Callable[[Mapping[str, Array]], bytes], counter: str,
+        initializers: Mapping[str, Array], file_with: Callable[[Mapping[str, Array]], bytes],
+        counter: str,
     ) -> None:  # fmt: skip
         self.training, self._step, self._models = training, step, models
         self.losses: list[float] = []

@@ -137,7 +137,9 @@ def changed_between(program: Program, s: Statement, copy: Statement, after: bool
             continue
         parts = (element, w.write, read) if after else (read, w.write, element)
         between = found.pairs(*parts[:2]).apply_range(found.pairs(*parts[1:]))
-        if not between.intersect(isl.UnionMap.from_map(same if after else same.reverse())).is_empty():
+        if not between.intersect(
+            isl.UnionMap.from_map(same if after else same.reverse())
+        ).is_empty():
             return True
     return False
 

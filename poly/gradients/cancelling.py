@@ -72,7 +72,7 @@ def _record(known: dict[str, _Change], m: str, s: Statement) -> None:
     """How the tensor that a statement writes changes, in terms of its dimensions."""
     dims = {e.name: _dim(d) for d, e in enumerate(s.target.indices) if isinstance(e, Index)}
     change = _value(s.value, known, m)
-    if s.op == "*=" and change.scale or s.op in ("+=", "*=") and change.shift:
+    if (s.op == "*=" and change.scale) or (s.op in ("+=", "*=") and change.shift):
         raise _UnknownError
     made = _Change(_renamed(change.shift, dims), _renamed(change.scale, dims), change.anything)
     before = known.get(s.target.tensor)

@@ -81,7 +81,9 @@ class _Backward:
         elif isinstance(node, Call):
             self._reverse_call(node, given)
         else:
-            raise GradientError(f"{node.origin or node.name} has no gradient: it is no comprehension")
+            raise GradientError(
+                f"{node.origin or node.name} has no gradient: it is no comprehension"
+            )
 
     def _reverse_call(self, call: Call, given: Mapping[str, str]) -> None:
         program = call.program
@@ -125,7 +127,9 @@ class _Backward:
             a, b = parts.pop(), parts.pop()
             tensor = self._graph.values[value]
             made = self._value(f"d{value}", tensor)
-            self._nodes.append(Call(self._name("add"), _sum_of(tensor), (b, a), (made,), "gradient"))
+            self._nodes.append(
+                Call(self._name("add"), _sum_of(tensor), (b, a), (made,), "gradient")
+            )
             parts.append(made)
         return parts[0]
 
@@ -166,4 +170,3 @@ def _sum_of(tensor: Tensor) -> Program:
     statement = Statement("S0", Read("C", at), "=", False, value, ranges)
     sizes = tuple(dict.fromkeys(n for e in tensor.shape for n in sizes_of(e)))
     return Program("add", sizes, (a, b), (c,), (), (statement,))
-

@@ -1,4 +1,4 @@
-"""What a reduction passes on to its terms: sums all of it, maxima a share, products the other factors.
+"""What a reduction passes on to its terms: sums all of it, maxima a share, products other factors.
 
 A reduction without initialisation has what was there before as one more term.
 """
@@ -86,9 +86,7 @@ class Reduction:
         before = Read(count.name, span.indices)
         begun = self._over(span, before, chosen(old_tie, ONE, ZERO))
         made = (begun, self._made(element, "+=", more))
-        return Passing(
-            over(ONE, element), tie, span, over(ONE, before), old_tie, made, (count,)
-        )
+        return Passing(over(ONE, element), tie, span, over(ONE, before), old_tie, made, (count,))
 
     def _other_factors(self) -> Passing:
         """The product of the other factors, which division gives unless a factor is 0.

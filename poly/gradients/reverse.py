@@ -25,21 +25,28 @@ from itertools import combinations as subsets
 from itertools import islice, permutations
 from itertools import product as combinations
 
+from poly.deps.lifetimes import is_complete_when_read
 from poly.errors import GradientError
 from poly.gradients.apart import separate, without_updates
 from poly.gradients.derivatives import ONE, ZERO, chosen, flows, product
-from poly.deps.lifetimes import is_complete_when_read
 from poly.gradients.reductions import Passing, Reduction, Span
 from poly.gradients.request import active_tensors, check_active, check_request
 from poly.gradients.statements import Names, over_all, statement, with_indices
 from poly.gradients.tidy import tidied
 from poly.gradients.values import Values
 from poly.ir.expr import (
-    Const, Expr, Index, Read, add, dtype_of_expr, indices_of, simplify, sub,
+    Const,
+    Expr,
+    Index,
+    Read,
+    add,
+    dtype_of_expr,
+    indices_of,
+    simplify,
+    sub,
 )  # fmt: skip
 from poly.ir.program import Program, Range, Statement, Tensor, verify_program
 from poly.sets.check_bounds import check_bounds
-
 
 #: The most orders of what a recurrence adds that are tried.
 MOST_ORDERS = 24
@@ -195,9 +202,7 @@ class _Reverse:
             value = chosen(passed.old_where, value, ZERO)
         self._emit(statement(self.names, g, "=", value, span.ranges, span.guards))
 
-    def _contributions(
-        self, s: Statement, g: Expr, passed: Passing
-    ) -> Iterator[Contribution]:
+    def _contributions(self, s: Statement, g: Expr, passed: Passing) -> Iterator[Contribution]:
         """What a statement adds to the gradients of what it reads."""
         found = flows(s.value, product(g, passed.factor), self.source.dtypes, self.active)
         for read, value in found.items():
@@ -218,9 +223,7 @@ class _Reverse:
         """What was there before a statement overwrote it has no gradient from what follows."""
         free = [r for r in s.ranges if r.index in s.free]
         if not s.is_update or s.init:
-            self._emit(
-                statement(self.names, self._read(s.target), "=", ZERO, free, s.free_guards)
-            )
+            self._emit(statement(self.names, self._read(s.target), "=", ZERO, free, s.free_guards))
 
     # --- recurrences --------------------------------------------------------------------------
 
@@ -263,7 +266,7 @@ class _Reverse:
         inside: Sequence[tuple[Statement, Contribution]],
         loops: Sequence[str],
     ) -> list[Statement]:
-        """The first order of what is added to its own gradients in which all are complete in time."""
+        """What is added to its own gradients, in the first order in which all are complete in time."""
         for parts in _rearranged(inside):
             for made in self._orders(group, parts, loops):
                 if self._is_in_time(made):
@@ -306,10 +309,8 @@ class _Reverse:
         """Whether every gradient is complete when it is read."""
         if not made:
             return False
-        named = {
-            **self.tensors, **{t.name: t for t in self.gradients.values()},
-            **{t.name: t for t in (*self.temps, *self.values.temps)}, **{t.name: t for t in self.seeds.values()},
-        }  # fmt: skip
+        own = (*self.temps, *self.values.temps, *self.gradients.values(), *self.seeds.values())
+        named = self.tensors | {t.name: t for t in own}
         used = {r.tensor for s in made for r in s.reads} | {s.target.tensor for s in made}
         written = {s.target.tensor for s in made}
         alone = Program(

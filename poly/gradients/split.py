@@ -13,7 +13,14 @@ from math import prod
 from poly.gradients.reverse import gradient_and_values
 from poly.gradients.tidy import numbered, without_unused
 from poly.ir.expr import (
-    Expr, Index, Op, Read, evaluate_int, rewrite, sizes_of, substitute_value,
+    Expr,
+    Index,
+    Op,
+    Read,
+    evaluate_int,
+    rewrite,
+    sizes_of,
+    substitute_value,
 )  # fmt: skip
 from poly.ir.program import Program, Statement, Tensor, verify_program
 from poly.rewrites.eliminate_dead import eliminate_dead
@@ -58,7 +65,9 @@ def halves(
     if keep is None:
         kept = _worth_keeping(program, whole, own)
     else:
-        kept = tuple(t.name for t in (*whole.temps, *whole.outputs) if t.name in own and t.name in keep)
+        kept = tuple(
+            t.name for t in (*whole.temps, *whole.outputs) if t.name in own and t.name in keep
+        )
     tensors = whole.tensors
     outputs = tuple(t for t in whole.outputs if t.name in own)
     results = tuple(t for t in whole.outputs if t.name not in own)

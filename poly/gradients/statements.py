@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from poly.ir.expr import (
-    Const, Expr, Index, Read, indices_of, reads_of, rewrite, substitute, substitute_value,
+    Const,
+    Expr,
+    Index,
+    Read,
+    indices_of,
+    reads_of,
+    rewrite,
+    substitute,
+    substitute_value,
 )  # fmt: skip
 from poly.ir.linear_form import linear_form, render
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name, taken_names

@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from poly.gradients.derivatives import ZERO, plus
 from poly.ir.expr import (
-    Const, Expr, Index, Op, Read, dtype_of_expr, indices_of, rewrite, substitute_value,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    dtype_of_expr,
+    indices_of,
+    rewrite,
+    substitute_value,
 )  # fmt: skip
 from poly.ir.program import Program, Statement, default_name, fresh_statement
 from poly.rewrites.eliminate_dead import eliminate_dead
@@ -35,9 +43,7 @@ def is_made(s: Statement) -> bool:
 
 def _gathered(program: Program) -> Program:
     """Each element of a scattered sum looks for its terms."""
-    made = (
-        gather_sum(program, s) if is_made(s) and not s.block else s for s in program.statements
-    )
+    made = (gather_sum(program, s) if is_made(s) and not s.block else s for s in program.statements)
     return replace(program, statements=tuple(made), text=None)
 
 
@@ -185,7 +191,9 @@ def numbered(program: Program) -> Program:
     labels = {s.name for s in program.statements if not re.fullmatch(r"S\d+|__\d+", s.name)}
     taken = {n for s in program.statements if s.name in labels for n in (s.name, f"{s.name}_init")}
     made = []
-    blocks = {b: n for n, b in enumerate(dict.fromkeys(s.block for s in program.statements if s.block), 1)}
+    blocks = {
+        b: n for n, b in enumerate(dict.fromkeys(s.block for s in program.statements if s.block), 1)
+    }
     for n, s in enumerate(program.statements):
         name = s.name if s.name in labels else fresh_statement(default_name(n), taken)
         made.append(replace(s, name=name, block=blocks.get(s.block, 0)))

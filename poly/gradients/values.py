@@ -8,11 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from poly.errors import GradientError
 from poly.deps.lifetimes import Lifetimes, changed_between, lifetimes
+from poly.errors import GradientError
 from poly.gradients.statements import Names, over_all, statement
 from poly.ir.expr import (
-    Const, Expr, Index, Read, dtype_of_expr, indices_of, reads_of, rewrite, simplify, sub,
+    Const,
+    Expr,
+    Index,
+    Read,
+    dtype_of_expr,
+    indices_of,
+    reads_of,
+    rewrite,
+    simplify,
+    sub,
 )  # fmt: skip
 from poly.ir.program import Program, Range, Statement, Tensor
 

@@ -172,10 +172,14 @@ class Statement:
 
         Where data says which elements are written, nobody knows which instances meet.
         """
-        return self.is_update and not self.scatters and all(
-            r.tensor != self.target.tensor
-            for e in (self.value, *self.target.indices)
-            for r in reads_of(e)
+        return (
+            self.is_update
+            and not self.scatters
+            and all(
+                r.tensor != self.target.tensor
+                for e in (self.value, *self.target.indices)
+                for r in reads_of(e)
+            )
         )
 
     @property

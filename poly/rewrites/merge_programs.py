@@ -239,11 +239,7 @@ def writers(program: Program, tensor: str) -> list[int]:
 
 def readers(program: Program, tensor: str) -> list[int]:
     """The positions of the statements whose values read a tensor."""
-    return [
-        n
-        for n, s in enumerate(program.statements)
-        if any(r.tensor == tensor for r in s.reads)
-    ]
+    return [n for n, s in enumerate(program.statements) if any(r.tensor == tensor for r in s.reads)]
 
 
 def covers(s: Statement, tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Updates that are written where data says: in their order, and in parallel only where that is proved."""
+"""Updates that are written where data says: in order, and in parallel only where it is proved."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pytest
 
 import farkas as fk
 
-ROWS = (
-    "def f({0} X[N,D], {1} I[N], {0} Y[V,D]) -> (Z) {{ Z[v,d] = Y[v,d]\nZ[I[n],d] {2} X[n,d] }}"
-)
+ROWS = "def f({0} X[N,D], {1} I[N], {0} Y[V,D]) -> (Z) {{ Z[v,d] = Y[v,d]\nZ[I[n],d] {2} X[n,d] }}"
 
 
 def arrays(dtype: str, index: str, seed: int = 0) -> dict[str, np.ndarray]:
@@ -21,8 +19,10 @@ def arrays(dtype: str, index: str, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("op", ["+=", "*=", "max=", "min="])
-@pytest.mark.parametrize(("dtype", "index"), [("float32", "int64"), ("float64", "int8"),
-                                              ("int32", "uint8"), ("float16", "uint64")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "index"),
+    [("float32", "int64"), ("float64", "int8"), ("int32", "uint8"), ("float16", "uint64")],
+)
 def test_rows(op: str, dtype: str, index: str) -> None:
     kernel = fk.compile(ROWS.format(dtype, index, op))
     given = arrays(dtype, index)
@@ -48,9 +48,7 @@ def test_every_dimension() -> None:
             i, j = np.clip(given["I"][n], 0, 4), np.clip(given["J"][n, m], 0, 3)
             expected[i, j] += given["X"][n, m]
     np.testing.assert_allclose(fk.compile(text)(**given), expected, rtol=1e-5)
-    np.testing.assert_allclose(
-        fk.evaluate(fk.parse(text), given)["Z"], expected, rtol=1e-5
-    )
+    np.testing.assert_allclose(fk.evaluate(fk.parse(text), given)["Z"], expected, rtol=1e-5)
 
 
 def test_histogram() -> None:

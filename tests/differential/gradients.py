@@ -61,7 +61,9 @@ def check_gradient(seed: int) -> str:
     (sizes,) = chosen
     arrays = _smooth_inputs(program, make_inputs(program, sizes, seed), rng)
     with np.errstate(all="ignore"):
-        return _compared(seed, Differentiated(program, wrt, of, arrays, sizes), gradient, derivative)
+        return _compared(
+            seed, Differentiated(program, wrt, of, arrays, sizes), gradient, derivative
+        )
 
 
 def _smooth_inputs(program: Program, arrays: Arrays, rng: np.random.Generator) -> Arrays:

@@ -11,7 +11,9 @@ from tests.differential.gradients import check_gradient
 
 @pytest.mark.parametrize("block", range(8))
 def test_random_programs(block: int) -> None:
-    seen = Counter(check_gradient(seed).partition(":")[0] for seed in range(40 * block, 40 * block + 40))
+    seen = Counter(
+        check_gradient(seed).partition(":")[0] for seed in range(40 * block, 40 * block + 40)
+    )
     assert seen["right"] >= 5, seen
 
 

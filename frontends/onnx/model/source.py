@@ -200,7 +200,10 @@ class Source:
                 running |= dict(zip(node.input[3:5], new, strict=True))
             elif kind == "Dropout":
                 node = _dropping(node, self.initializers, step, number_of(seed, number))
-                pending, is_random = replace(pending, versions={**pending.versions, DOMAIN: 1}), True
+                pending, is_random = (
+                    replace(pending, versions={**pending.versions, DOMAIN: 1}),
+                    True,
+                )
             nodes.append(replace(pending, node=node))
         passed = {*names, *(n for n in running if n in self.initializers)}
         left = {n: t for n, t in self.initializers.items() if n not in passed}

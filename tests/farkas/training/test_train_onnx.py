@@ -141,9 +141,7 @@ def test_statistics_of_batches() -> None:
     h = data["x"] @ w["W1"] + w["b1"]
     losses = [trainer.step(data) for _ in range(10)]
     assert losses[-1] < losses[0]
-    state = fk.train_onnx(
-        model, fk.Training("cross_entropy", fk.SGD(0.05)), shapes={"N": 16}
-    )
+    state = fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.05)), shapes={"N": 16})
     state.step(data)
     np.testing.assert_allclose(state.state["mean"], 0.9 * w["mean"] + 0.1 * h.mean(0), rtol=1e-4,
                                atol=1e-5)  # fmt: skip
@@ -217,7 +215,7 @@ def test_wrong_requests() -> None:
     with pytest.raises(fk.ArgumentError, match="clip=-1"):
         fk.Training("mse", clip=-1)
     trainer = fk.train_onnx(dense(), fk.Training("cross_entropy"), shapes={"N": 16})
-    with pytest.raises(fk.ArgumentError, match="labels.* is missing"):
+    with pytest.raises(fk.ArgumentError, match=r"labels.* is missing"):
         trainer.step({"x": batch()["x"]})
     with pytest.raises(fk.ArgumentError, match="has no Q"):
         trainer.load_state({**trainer.state, "Q": np.zeros(3)})

@@ -43,7 +43,9 @@ class Differentiated:
         self.values = self.run(program, arrays)
         self.changes = {n: np.asarray(rng.standard_normal(arrays[n].shape)) for n in wrt}
         self.seeds = {
-            n: np.asarray(rng.standard_normal(self.values[n].shape) if self.values[n].shape else 1.0)
+            n: np.asarray(
+                rng.standard_normal(self.values[n].shape) if self.values[n].shape else 1.0
+            )
             for n in of
         }
 

@@ -26,10 +26,16 @@ SOFTMAX = "E[i,j] = exp(X[i,j] - m[i])\nt[i] +=! E[i,j]"
         ("E[i,j] = exp(X[i,j] - m[j])\nt[i] +=! E[i,j]\nY[i,j] = E[i,j] / t[i]", False),
         (f"{SOFTMAX}\nY[i,j] = select(E[i,j] > 0.5, E[i,j] / t[i], 0)", False),
         (f"{SOFTMAX}\nY[i] = log(t[i]) - m[i]", False),
-        ("S[i,0] = exp(X[i,0] - m[i])\nS[i,j+1] = S[i,j] + exp(X[i,j+1] - m[i])\n"
-         "Y[i,j] = S[i,j] / S[i,N-1]", True),
-        ("S[i,0] = 0 where i in 0:N\nS[i,j+1] = S[i,j] * S[i,j] + exp(X[i,j] - m[i])\n"
-         "Y[i,j] = S[i,j] / S[i,N]", False),
+        (
+            "S[i,0] = exp(X[i,0] - m[i])\nS[i,j+1] = S[i,j] + exp(X[i,j+1] - m[i])\n"
+            "Y[i,j] = S[i,j] / S[i,N-1]",
+            True,
+        ),
+        (
+            "S[i,0] = 0 where i in 0:N\nS[i,j+1] = S[i,j] * S[i,j] + exp(X[i,j] - m[i])\n"
+            "Y[i,j] = S[i,j] / S[i,N]",
+            False,
+        ),
         ("t[i] +=! X[i,j] - m[i]\nY[i,j] = X[i,j] - t[i] + m[i]", False),
     ],
 )

@@ -47,7 +47,9 @@ def test_gradients_have_gradients(name: str) -> None:
     wrt = [t.name for t in derivative.inputs if t not in first.inputs]
     sizes = case.sizes
     arrays = inputs_of(first, sizes)
-    names = [t.name for t in first.inputs if any(w.strip("_") == f"d{t.name}".strip("_") for w in wrt)]
+    names = [
+        t.name for t in first.inputs if any(w.strip("_") == f"d{t.name}".strip("_") for w in wrt)
+    ]
     of = [t.name for t in first.outputs]
     at = Differentiated(first, names, of, arrays)
     by_gradient = at.by_gradient(second)
@@ -69,4 +71,6 @@ def test_kernels_of_gradients(name: str, exact: bool) -> None:
         found = kernel(**arrays, threads=threads)
         found = found if isinstance(found, tuple) else (found,)
         for t, array in zip(made.outputs, found, strict=True):
-            np.testing.assert_allclose(array, expected[t.name], rtol=1e-4, atol=1e-5, err_msg=t.name)
+            np.testing.assert_allclose(
+                array, expected[t.name], rtol=1e-4, atol=1e-5, err_msg=t.name
+            )

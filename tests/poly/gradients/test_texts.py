@@ -1,4 +1,5 @@
 """What gradients look like: they are read, and scheduled, by people."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
