@@ -182,7 +182,7 @@ Calls = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def _ours(operator: Operator, arrays: Sequence[Any], seed: Any) -> Calls:
-    sizes = {}
+    sizes: dict[str, int] = {}
     program = fk.parse(operator.text)
     for t, a in zip(program.inputs, arrays, strict=True):
         sizes |= {str(e): n for e, n in zip(t.shape, a.shape, strict=True) if str(e).isidentifier()}

@@ -238,7 +238,7 @@ def _sizes_of(program: Program, known: Mapping[str, Tensor]) -> dict[str, int]:
 def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
     """Gradients whose common length is at most `most`."""
     dtype = built.values[next(iter(gradients.values()))].dtype
-    squares = []
+    squares: list[str] = []
     for g in gradients.values():
         count = prod(evaluate_int(e, {}) for e in built.values[g].shape)
         text = f"def square({dtype} G[{count}]) -> (s) {{ s[] +=! G[i] * G[i] }}"

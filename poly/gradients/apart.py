@@ -132,6 +132,8 @@ def _with_copy(s: Statement, reads: OwnReads, copy: str) -> Expr:
                 f"to tell apart"
             )
         old = replace(e, tensor=copy)
-        return {Const(True): e, Const(False): old}.get(new) or chosen(new, e, old)
+        if isinstance(new, Const):
+            return e if new.value else old
+        return chosen(new, e, old)
 
     return rewrite(s.value, visit)

@@ -196,8 +196,10 @@ def flows(
             return
         if isinstance(e, Read):
             for c in reversed(where):
-                negative = isinstance(c, Op) and c.fn == "not"
-                g = chosen(c.args[0], ZERO, g) if negative else chosen(c, g, ZERO)
+                if isinstance(c, Op) and c.fn == "not":
+                    g = chosen(c.args[0], ZERO, g)
+                else:
+                    g = chosen(c, g, ZERO)
             found[e] = plus(found[e], g) if e in found else g
         elif isinstance(e, Cast):
             visit(e.arg, g, where)

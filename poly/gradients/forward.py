@@ -113,5 +113,9 @@ class _Forward:
         given = {**self.source.dtypes, "": self.source.dtypes[s.target.tensor]}
         for read, factor in flows(s.value, product(one, passed.factor), given, self.active).items():
             change = Read(self.changes[read.tensor].name, read.indices)
-            value = plus(value, rewrite(factor, lambda e, c=change: c if e == one else e))
+            value = plus(value, rewrite(factor, partial(_replaced, one, change)))
         return value if passed.where is None else chosen(passed.where, value, ZERO)
+
+
+def _replaced(old: Expr, new: Expr, e: Expr) -> Expr:
+    return new if e == old else e

@@ -102,8 +102,8 @@ class Reduction:
         factor = chosen(zero, alone, none)
         terms = (chosen(zero, ONE, ZERO), chosen(zero, ONE, s.value))
         if s.init:
-            made = (self._made(count, "+=!", terms[0]), self._made(others, "*=!", terms[1]))
-            return Passing(factor, made=made, temps=(zeros, rest))
+            begun = (self._made(count, "+=!", terms[0]), self._made(others, "*=!", terms[1]))
+            return Passing(factor, made=begun, temps=(zeros, rest))
         span, old = self._old()
         before = [Read(t.name, span.indices) for t in (zeros, rest)]
         made = (
@@ -147,8 +147,9 @@ def _at(old: Read, span: Span, s: Statement) -> tuple[Expr, ...]:
 
 def _converted(value: Expr, dtype: DType) -> Expr:
     """A value as it is stored."""
-    literal = isinstance(value, Const) and value.dtype is None
-    return replace(value, dtype=dtype) if literal else Cast(dtype, value)
+    if isinstance(value, Const) and value.dtype is None:
+        return Const(value.value, dtype)
+    return Cast(dtype, value)
 
 
 def _reaches(value: Expr, result: Expr) -> Expr:

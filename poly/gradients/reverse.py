@@ -266,7 +266,7 @@ class _Reverse:
         inside: Sequence[tuple[Statement, Contribution]],
         loops: Sequence[str],
     ) -> list[Statement]:
-        """What is added to its own gradients, in the first order in which all are complete in time."""
+        """What is added to its own gradients, in the first order that is in time."""
         for parts in _rearranged(inside):
             for made in self._orders(group, parts, loops):
                 if self._is_in_time(made):

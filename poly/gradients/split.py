@@ -6,7 +6,7 @@ goes out, as the scores of attention: it is computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -84,7 +84,7 @@ def halves(
     return Halves(first, second, kept)
 
 
-def _from_quotients(whole: Program, own: Collection[str]) -> Program:
+def _from_quotients(whole: Program, own: Set[str]) -> Program:
     """Dividends that gradients read, as products of quotients that are outputs: with
     ``Y[i,j] = E[i,j] / t[i]``, ``E[i,j]`` is ``Y[i,j] * t[i]``.
     """
@@ -127,7 +127,7 @@ def _part(
     return check_bounds(verify_program(numbered(without_unused(eliminate_dead(made)))))
 
 
-def _worth_keeping(program: Program, whole: Program, own: Collection[str]) -> tuple[str, ...]:
+def _worth_keeping(program: Program, whole: Program, own: Set[str]) -> tuple[str, ...]:
     """The tensors that the backward half reads and that are dear to compute again.
 
     Outputs are there anyway.  A large tensor that is computed element by element from inputs, and
@@ -136,7 +136,7 @@ def _worth_keeping(program: Program, whole: Program, own: Collection[str]) -> tu
     outputs = {t.name for t in whole.outputs}
     most = max(_elements(t) for t in (*program.inputs, *program.outputs))
     tensors = whole.tensors
-    needed = _read_by(whole, lambda name: name not in own) & own
+    needed = _read_by(whole, whole.tensors.keys() - own) & own
     kept: set[str] = set()
     left = [n for n in tensors if n in needed]
     inputs = {t.name for t in whole.inputs}
@@ -144,7 +144,7 @@ def _worth_keeping(program: Program, whole: Program, own: Collection[str]) -> tu
         name = left.pop()
         if name in kept or name in inputs:
             continue
-        sources = _read_by(whole, lambda n, name=name: n == name)
+        sources = _read_by(whole, {name})
         if name not in outputs and (
             _elements(tensors[name]) > most or _is_cheap(whole, name, sources - inputs - needed)
         ):
@@ -154,9 +154,9 @@ def _worth_keeping(program: Program, whole: Program, own: Collection[str]) -> tu
     return tuple(n for n in tensors if n in kept)
 
 
-def _read_by(whole: Program, writes: Callable[[str], bool]) -> set[str]:
-    """The tensors that the statements read that write some."""
-    return {r.tensor for s in whole.statements if writes(s.target.tensor) for r in s.reads}
+def _read_by(whole: Program, written: Set[str]) -> set[str]:
+    """The tensors that the statements read that write some others."""
+    return {r.tensor for s in whole.statements if s.target.tensor in written for r in s.reads}
 
 
 def _is_cheap(whole: Program, name: str, sources: Collection[str]) -> bool:
