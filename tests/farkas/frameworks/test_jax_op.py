@@ -20,6 +20,7 @@ pytest.importorskip("jax", reason="jax is not installed")
 jax: Any = importlib.import_module("jax")
 jnp: Any = importlib.import_module("jax.numpy")
 export: Any = importlib.import_module("jax.export")
+check_grads = importlib.import_module("jax.test_util").check_grads
 jax.config.update("jax_platforms", "cpu")
 DRAW = np.random.default_rng(0)
 
@@ -301,7 +302,6 @@ def test_preconditions_of_calls_with_new_shapes() -> None:
         (lambda: fk.jax.op("def f(float64 X[N]) -> (Y) { Y[i] = X[i] }")(draw(3)), "float64"),
         (lambda: fk.jax.op("def f(float32 X[N]) -> (Y) { Y[i] = int64(X[i]) }")(draw(3)),
          "has 64 bits, which JAX has disabled"),
-        (lambda: jax.grad(lambda x: L1(x, x).sum())(draw(4, 3)), "l1 has no gradient"),
         (lambda: fk.jax.op("Y[i] = X[i] * 2")(draw(3).astype("complex64")), "arrays of complex64"),
     ],
 )  # fmt: skip
@@ -316,3 +316,33 @@ def test_tensors_of_torch_are_refused() -> None:
     for tensor in (torch.rand(4, 3), torch.rand(4, 3, requires_grad=True)):
         with pytest.raises(fk.ArgumentError, match=message):
             L1(tensor, draw(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("def f(float32 A[M,K], float32 B[K,N]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }",
+         ((3, 4), (4, 2))),
+        ("def f(float32 X[N,M]) -> (Y) { top[i] max=! X[i,j]\nE[i,j] = exp(X[i,j] - top[i])\n"
+         "total[i] +=! E[i,j]\nY[i,j] = E[i,j] / total[i] }", ((3, 4),)),
+        ("def f(float32 X[N]) -> (S) { S[0] = X[0]\nS[i+1] = S[i] * X[i+1] where i in 0:N-1 }",
+         ((5,),)),
+        ("def f(float32 X[N]) -> (L) { L[] +=! X[i] * X[i] * X[i] }", ((5,),)),
+    ],
+)  # fmt: skip
+def test_gradients(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    operator = fk.jax.op(text)
+    given = tuple(draw(*s) for s in shapes)
+    check_grads(operator, given, order=2, modes=["rev"], atol=1e-2, rtol=1e-2)
+    jitted = jax.jit(jax.grad(lambda *x: operator(*x).sum()))(*given)
+    np.testing.assert_allclose(jitted, jax.grad(lambda *x: operator(*x).sum())(*given), rtol=1e-5)
+
+
+def test_gradients_of_words_and_batches() -> None:
+    embed = fk.jax.op("def f(float32 E[V,D], int32 t[N]) -> (Y) { Y[n,d] = E[t[n],d] }")
+    words = jax.numpy.asarray([2, 0, 2], "int32")
+    found = jax.grad(lambda e: embed(e, words).sum())(draw(3, 2))
+    np.testing.assert_allclose(found, [[1, 1], [0, 0], [2, 2]])
+    cube = fk.jax.op("def f(float32 X[N]) -> (L) { L[] +=! X[i] * X[i] * X[i] }")
+    x = draw(4, 5)
+    np.testing.assert_allclose(jax.vmap(jax.grad(cube))(x), 3 * x * x, rtol=1e-5)

@@ -141,12 +141,87 @@ def test_types_that_the_text_leaves_open() -> None:
     assert torch.func.vmap(matmul)(torch.rand(2, 3, 4), torch.rand(2, 4, 5)).shape == (2, 3, 5)
 
 
-def test_gradients() -> None:
-    x = torch.rand(4, 3, requires_grad=True)
-    distance = OPS["l1"](x, torch.rand(5, 3))
-    with pytest.raises(fk.ArgumentError, match=r"tests::l1 has no gradient: pass backward="):
-        distance.sum().backward()
+LSTM = """def lstm(float64 X[T,N], float64 W[4,M,N], float64 R[4,M,M], float64 h0[M], float64 c0[M])
+    -> (H) {
+    G[t,g,j] +=! W[g,j,n] * X[t,n]
+    H[0,j] = h0[j]
+    C[0,j] = c0[j]
+    for t in 0:T {
+        G[t,g,j] += R[g,j,k] * H[t,k]
+        C[t+1,j] = sigmoid(G[t,2,j]) * C[t,j] + sigmoid(G[t,0,j]) * tanh(G[t,3,j])
+        H[t+1,j] = sigmoid(G[t,1,j]) * tanh(C[t+1,j])
+    }
+}"""
+SOFTMAX = """def softmax(float64 X[N,M]) -> (Y) {
+    top[i] max=! X[i,j]
+    E[i,j] = exp(X[i,j] - top[i])
+    total[i] +=! E[i,j]
+    Y[i,j] = E[i,j] / total[i]
+}"""
+#: Texts with the shapes of their inputs.
+DIFFERENTIATED = {
+    "product": ("def f(float64 A[M,K], float64 B[K,N]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }",
+                ((3, 4), (4, 2))),
+    "softmax": (SOFTMAX, ((3, 4),)),
+    "scalar": ("def s(float64 X[N]) -> (L) { L[] +=! X[i] * X[i] * X[i] }", ((5,),)),
+    "two outputs": ("def t(float64 X[N], float64 Y[N]) -> (P, Q) "
+                    "{ P[i] = X[i] * Y[i]\nQ[i] = sin(X[i]) }", ((3,), (3,))),
+    "lstm": (LSTM, ((3, 2), (4, 3, 2), (4, 3, 3), (3,), (3,))),
+    "updated": ("def u(float64 a[], float64 X[N], float64 Y[N]) -> (Y) { Y[i] += a[] * X[i] }",
+                ((), (3,), (3,))),
+}  # fmt: skip
 
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_gradients_of_gradients(name: str) -> None:
+    text, shapes = DIFFERENTIATED[name]
+    operator = fk.torch.op(text, name=f"tests::gradient_of_{name.replace(' ', '_')}")
+    given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    assert torch.autograd.gradcheck(operator, given)
+    assert torch.autograd.gradgradcheck(operator, given)
+
+
+def test_gradients_by_words_and_sizes() -> None:
+    embed = fk.torch.op(
+        "def e(float64 E[V,D], int64 t[N]) -> (Y) { Y[n,d] = E[t[n],d] }", name="tests::embed"
+    )
+    table = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    words = torch.tensor([4, 0, 4, 2])
+    assert torch.autograd.gradcheck(lambda e: embed(e, words), (table,))
+    repeat = fk.torch.op(
+        "def r[N,R](float64 X[N]) -> (Y) { Y[i,j] = X[i] * X[i] where j in 0:R }",
+        name="tests::repeat_square",
+    )
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: repeat(x, R=3), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: repeat(x, R=3), (x,))
+
+
+def test_gradients_under_compile() -> None:
+    operator = fk.torch.op(SOFTMAX, name="tests::compiled_softmax")
+
+    def loss(x: Any) -> Any:
+        return operator(x.sin()).square().sum()
+
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    expected = torch.autograd.grad(loss(x), x)
+    found = torch.autograd.grad(torch.compile(loss)(x), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_has_no_gradient() -> None:
+    floor = fk.torch.op("def g(float64 X[N]) -> (Y) { Y[i] = floor(X[i]) }", name="tests::floor")
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(floor(x).sum() + x.sum(), x)
+    torch.testing.assert_close(found, torch.ones_like(x))
+    lookup = fk.torch.op(
+        "def h(float64 X[N], int64 I[N]) -> (X) { X[i] = X[I[i]] }", name="tests::in_place"
+    )
+    with pytest.raises(fk.GradientError, match="at places that depend on data"):
+        lookup(x, torch.tensor([1, 0, 3, 2])).sum().backward()
+
+
+def test_gradients_of_ones_own() -> None:
     with pytest.raises(fk.ArgumentError, match="X has a tangent"):
         torch.func.jvp(lambda x: OPS["l1"](x, x), (torch.rand(4, 3),), (torch.ones(4, 3),))
 
