@@ -81,7 +81,12 @@ class Search:
         self._best: list[tuple[float, int, Point]] = [(1.0, 0, AUTOMATIC)]
 
     def ask(self, count: int) -> list[Candidate]:
-        """Up to so many schedules that were not asked for before; none if no more were found."""
+        """Up to so many schedules that were not asked for before; none if no more were found.
+
+        Points to start from come first, whatever the model thinks of them.
+        """
+        first = self._new([self._starts.pop() for _ in range(min(count, len(self._starts)))])
+        count -= len(first)
         draws = range(self._draws * count)
         drawn = self._new(self._next_point() for _ in draws)
         if len(drawn) < FEW * count:
@@ -93,7 +98,7 @@ class Search:
         chosen = [*best, *self._rng.sample(rest, min(free, len(rest)))]
         # What was drawn and not chosen may be drawn again.
         self._seen -= {c.script for n, c in enumerate(drawn) if n not in chosen}
-        return [drawn[n] for n in chosen]
+        return [*first, *(drawn[n] for n in chosen)]
 
     def tell(self, trials: Sequence[tuple[Candidate, Trial]]) -> None:
         """What was measured."""
@@ -120,8 +125,6 @@ class Search:
 
     def _next_point(self) -> Point:
         rng = self._rng
-        if self._starts:
-            return self._starts.pop()
         parents = self._best[:PARENTS]
         draw = rng.random()
         if draw < NEIGHBOUR:

@@ -457,6 +457,6 @@ def test_interrupted(tmp_path: Path) -> None:
 def test_the_module_has_one_entry_point() -> None:
     assert cli_module.main.name == "farkas"
     assert np.array_equal(sorted(cli_module.main.commands), [
-        "cache", "check", "compile", "demo", "diff", "doctor", "export", "intrinsic", "pipeline",
-        "quantize", "run", "save", "show", "toolchain", "tune", "why",
+        "cache", "check", "compile", "demo", "diff", "doctor", "export", "grad", "intrinsic",
+        "pipeline", "quantize", "run", "save", "show", "toolchain", "tune", "why",
     ])  # fmt: skip

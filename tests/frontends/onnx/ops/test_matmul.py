@@ -109,11 +109,18 @@ def test_batch_normalization_for_each_element():
     close(found, {"y0": (x - m) / np.sqrt(v + 1e-5) * s + b})
 
 
-def test_batch_normalization_while_training_is_unsupported():
+def test_batch_normalization_while_training_is_unsupported_before_opset_14():
     inputs = _batch((2, 3, 4))
-    model = single("BatchNormalization", inputs, opset=15, training_mode=1, outputs=3)
+    model = single("BatchNormalization", inputs, opset=9, outputs=3)
     with pytest.raises(UnsupportedModelError, match="training mode"):
         import_model(model)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5, 3), (2, 3, 2, 4)])
+def test_batch_normalization_while_training(shape):
+    inputs = _batch(shape)
+    model = single("BatchNormalization", inputs, opset=15, training_mode=1, momentum=0.7, outputs=3)
+    agree(model, inputs)
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
