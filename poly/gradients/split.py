@@ -128,7 +128,8 @@ def _part(
 
 
 def _worth_keeping(program: Program, whole: Program, own: Set[str]) -> tuple[str, ...]:
-    """The tensors that the backward half reads and that are dear to compute again.
+    """The tensors that the backward half reads and that are dear to compute again, as all states of
+    recurrences are.
 
     Outputs are there anyway.  A large tensor that is computed element by element from inputs, and
     from what is much smaller, is computed again; then the smaller ones are read.
@@ -137,16 +138,22 @@ def _worth_keeping(program: Program, whole: Program, own: Set[str]) -> tuple[str
     most = max(_elements(t) for t in (*program.inputs, *program.outputs))
     tensors = whole.tensors
     needed = _read_by(whole, whole.tensors.keys() - own) & own
-    kept: set[str] = set()
+    kept, seen = set[str](), set[str]()
     left = [n for n in tensors if n in needed]
     inputs = {t.name for t in whole.inputs}
     while left:
         name = left.pop()
-        if name in kept or name in inputs:
+        if name in seen or name in inputs:
             continue
+        seen.add(name)
         sources = _read_by(whole, {name})
-        if name not in outputs and (
-            _elements(tensors[name]) > most or _is_cheap(whole, name, sources - inputs - needed)
+        again = name in sources or _is_in_steps(whole, name)
+        if (
+            name not in outputs
+            and not again
+            and (
+                _elements(tensors[name]) > most or _is_cheap(whole, name, sources - inputs - needed)
+            )
         ):
             left += sources
         else:
@@ -157,6 +164,11 @@ def _worth_keeping(program: Program, whole: Program, own: Set[str]) -> tuple[str
 def _read_by(whole: Program, written: Set[str]) -> set[str]:
     """The tensors that the statements read that write some others."""
     return {r.tensor for s in whole.statements if s.target.tensor in written for r in s.reads}
+
+
+def _is_in_steps(whole: Program, name: str) -> bool:
+    """Whether a tensor is computed step by step."""
+    return any(s.block for s in whole.statements if s.target.tensor == name)
 
 
 def _is_cheap(whole: Program, name: str, sources: Collection[str]) -> bool:
