@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
+from poly.deps.lifetimes import lifetimes
 from poly.gradients.reverse import gradient_and_values
 from poly.gradients.tidy import numbered, without_unused
 from poly.ir.expr import (
@@ -128,47 +129,48 @@ def _part(
 
 
 def _worth_keeping(program: Program, whole: Program, own: Set[str]) -> tuple[str, ...]:
-    """The tensors that the backward half reads and that are dear to compute again, as all states of
-    recurrences are.
+    """The tensors that the backward half reads and that are dear to compute again.
 
     Outputs are there anyway.  A large tensor that is computed element by element from inputs, and
     from what is much smaller, is computed again; then the smaller ones are read.
     """
     outputs = {t.name for t in whole.outputs}
     most = max(_elements(t) for t in (*program.inputs, *program.outputs))
-    tensors = whole.tensors
-    needed = _read_by(whole, whole.tensors.keys() - own) & own
+    tensors, inputs = whole.tensors, {t.name for t in whole.inputs}
+    needed = _read_by(whole, tensors.keys() - own) & own
+    once = outputs | _computed_once(whole)
     kept, seen = set[str](), set[str]()
     left = [n for n in tensors if n in needed]
-    inputs = {t.name for t in whole.inputs}
     while left:
         name = left.pop()
         if name in seen or name in inputs:
             continue
         seen.add(name)
         sources = _read_by(whole, {name})
-        again = name in sources or _is_in_steps(whole, name)
-        if (
-            name not in outputs
-            and not again
-            and (
-                _elements(tensors[name]) > most or _is_cheap(whole, name, sources - inputs - needed)
-            )
-        ):
+        large = _elements(tensors[name]) > most
+        if name not in once and (large or _is_cheap(whole, name, sources - inputs - needed)):
             left += sources
         else:
             kept.add(name)
     return tuple(n for n in tensors if n in kept)
 
 
+def _computed_once(whole: Program) -> set[str]:
+    """Tensors that are not computed again: states of recurrences, and what is computed from
+    something that is overwritten later.
+    """
+    found = lifetimes(whole)
+    return {
+        s.target.tensor
+        for s in whole.statements
+        if s.block
+        or any(r.tensor == s.target.tensor or found.is_overwritten(s, r) for r in s.reads)
+    }
+
+
 def _read_by(whole: Program, written: Set[str]) -> set[str]:
     """The tensors that the statements read that write some others."""
     return {r.tensor for s in whole.statements if s.target.tensor in written for r in s.reads}
-
-
-def _is_in_steps(whole: Program, name: str) -> bool:
-    """Whether a tensor is computed step by step."""
-    return any(s.block for s in whole.statements if s.target.tensor == name)
 
 
 def _is_cheap(whole: Program, name: str, sources: Collection[str]) -> bool:
