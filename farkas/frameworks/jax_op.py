@@ -11,7 +11,6 @@ import numpy as np
 
 from farkas.frameworks.batch_program import batch_program, batched_tensors
 from farkas.frameworks.operation import (
-    Gradient,
     Meaning,
     Operation,
     dtype_called,
@@ -24,6 +23,7 @@ from farkas.frameworks.xla_kernels import TARGET, XlaKernel, jax_module
 from farkas.kernels.kernel import compile
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError
+from poly.gradients.split import Halves
 from poly.ir.dtypes import DType
 from poly.ir.expr import INTEGER_MEANING
 from poly.ir.program import Program
@@ -68,7 +68,7 @@ class JaxOperator:
         self._jax, self.operation = jax, operation
         #: Those for batches and for gradients, by their texts.
         self._others: dict[str, JaxOperator] = {}
-        self._halves: dict[Program, Gradient | None] = {}
+        self._halves: dict[Program, Halves | None] = {}
         self._compiled: dict[Program, XlaKernel] = {}
         #: Calls that are not traced, by their sizes: to trace each of them would take longer.
         self._jitted: dict[tuple[int, ...], Callable[..., Any]] = {}
@@ -216,11 +216,13 @@ class JaxOperator:
         """The results, and what the gradient reads: inputs, and what it is worth keeping."""
         program = self.operation.program([_dtype(a) for a in arrays])
         found = self._kept(program)
-        if found is None or str(found.forward) == str(program):
+        if found is None:
             return whole(*arrays), (arrays, None)
-        results = self._other(found.forward)._with_rules(sizes)(*arrays)
-        values = dict(zip((t.name for t in found.forward.outputs), results, strict=True))
         count = len(program.outputs)
+        keeps_more = len(found.forward.outputs) > count
+        run = self._other(found.forward)._with_rules(sizes) if keeps_more else whole
+        results = run(*arrays)
+        values = dict(zip((t.name for t in found.forward.outputs), results, strict=True))
         return results[:count], (arrays, tuple(values[n] for n in found.kept))
 
     def _backward(self, sizes: Mapping[str, Any], saved: Any, gradients: Sequence[Any]) -> Any:
@@ -229,22 +231,18 @@ class JaxOperator:
         program = self.operation.program([_dtype(a) for a in arrays])
         given = dict(zip(self.operation.outputs, gradients, strict=True))
         names = self.operation.inputs
-        if kept is not None:
-            both = self._kept(program)
-            assert both is not None
-            made, wrt, of = both.backward, both.wrt, both.of
-        else:
-            found = gradient_of(program, names, self.operation.outputs, keep=())
-            if found is None:
-                return (None,) * len(names)
-            made, wrt, of, kept = found.backward, found.wrt, found.of, ()
-        whole = self._other(made)
+        found = self._kept(program)
+        if found is None:
+            found, kept = gradient_of(program, names, self.operation.outputs, keep=()), ()
+        if found is None:
+            return (None,) * len(names)
+        whole = self._other(found.backward)
         own = {n: sizes[n] for n in whole.operation.asked}
-        results = whole._with_rules(own)(*arrays, *kept, *(given[n] for n in of))
-        by_name = dict(zip(wrt, results, strict=True))
+        results = whole._with_rules(own)(*arrays, *kept, *(given[n] for n in found.of))
+        by_name = dict(zip(found.wrt, results, strict=True))
         return tuple(by_name.get(n) for n in names)
 
-    def _kept(self, program: Program) -> Gradient | None:
+    def _kept(self, program: Program) -> Halves | None:
         if program not in self._halves:
             self._halves[program] = whole_gradient_of(program)
         return self._halves[program]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farkas.kernels.kernel import Kernel, compile
 from farkas.kernels.source_text import read_text
@@ -16,6 +15,9 @@ from poly.ir.dtypes import DTYPES, FLOAT32, DType
 from poly.ir.expr import INTEGER_MEANING, Const, Expr, Op, Size, sizes_of
 from poly.ir.program import Program
 from runtime.common.arguments import undetermined, wrong_dtype
+
+if TYPE_CHECKING:
+    from poly.gradients.split import Halves
 
 
 class Operation:
@@ -115,25 +117,9 @@ class Operation:
             return self._kernels[target]
 
 
-@dataclass(frozen=True)
-class Gradient:
-    """A gradient that reads what the forward program kept.
-
-    forward : the program, with what is kept after its outputs
-    backward : takes the inputs, what is kept, and the gradients of `of`, in this order
-    wrt : the inputs with respect to which it is, in order
-    """
-
-    forward: Program
-    backward: Program
-    wrt: tuple[str, ...]
-    of: tuple[str, ...]
-    kept: tuple[str, ...]
-
-
 def gradient_of(
     program: Program, wrt: Sequence[str], of: Sequence[str], keep: Collection[str] | None = None
-) -> Gradient | None:
+) -> Halves | None:
     """The gradient with respect to those inputs on which some outputs depend; None if to none.
 
     keep : what is kept, None: what is worth it
@@ -148,11 +134,10 @@ def gradient_of(
     inputs, outputs = dependent(program, wrt, of)
     if not inputs:
         return None
-    made = halves(program, inputs, outputs, keep, unit=False)
-    return Gradient(made.forward, made.backward, inputs, outputs, made.kept)
+    return halves(program, inputs, outputs, keep, unit=False)
 
 
-def whole_gradient_of(program: Program) -> Gradient | None:
+def whole_gradient_of(program: Program) -> Halves | None:
     """The gradient of all outputs with respect to all inputs; None if it is not one that a forward
     pass could help: why is said when it is asked for.
     """

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from farkas.frameworks.operation import Gradient, Operation
+from farkas.frameworks.operation import Operation
 from farkas.frameworks.torch_inline import register_inline
 from farkas.frameworks.torch_program import (
     Computation,
@@ -21,6 +21,7 @@ from farkas.frameworks.torch_program import (
 from farkas.frameworks.torch_threads import compiler
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError
+from poly.gradients.split import Halves
 from runtime.common.exchange import check_no_tangent
 
 #: Where operators are whose name does not say.
@@ -141,7 +142,7 @@ class TorchOperator:
             and any(t.requires_grad for t in tensors)
         )
 
-    def _keeping(self, found: Gradient, tensors: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+    def _keeping(self, found: Halves, tensors: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         """The outputs of a call that also returned what its gradient reads."""
         results = run_program(found.forward, self.operation.exact, tensors, sizes)
         count = len(self.operation.outputs)

@@ -15,7 +15,7 @@ from poly.gradients.graph import graph_gradient
 from poly.gradients.statements import Names
 from poly.gradients.tidy import numbered
 from poly.ir.expr import Const, Expr, Size, evaluate_int
-from poly.ir.graph import Call, Graph, GraphNode, View, verify_graph
+from poly.ir.graph import Call, Graph, GraphNode, View, static_shape, verify_graph
 from poly.ir.program import Program, Tensor, fresh_name, specialise
 
 
@@ -139,7 +139,7 @@ def step_graph(
 def _add_to_sum(built: Builder, label: str, gradient: str, count: int) -> str:
     """What a sum of gradients becomes: their mean, after so many."""
     tensor = built.values[gradient]
-    size = Const(prod(evaluate_int(e, {}) for e in tensor.shape))
+    size = Const(prod(static_shape(tensor)))
     text = (
         f"def add({tensor.dtype} S[{size}], {tensor.dtype} G[{size}]) -> (T) "
         f"{{ T[i] = S[i] + G[i] * {1 / count!r} }}"
@@ -240,7 +240,7 @@ def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[
     dtype = built.values[next(iter(gradients.values()))].dtype
     squares: list[str] = []
     for g in gradients.values():
-        count = prod(evaluate_int(e, {}) for e in built.values[g].shape)
+        count = prod(static_shape(built.values[g]))
         text = f"def square({dtype} G[{count}]) -> (s) {{ s[] +=! G[i] * G[i] }}"
         squares += built.call(parse_program(text), [built.view(g, (Const(count),))], "clip")
     total = squares[0]
@@ -252,7 +252,7 @@ def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[
     found = {}
     for weight, g in gradients.items():
         shape = built.values[g].shape
-        count = prod(evaluate_int(e, {}) for e in shape)
+        count = prod(static_shape(built.values[g]))
         text = f"def clip({dtype} G[{count}], {dtype} c[]) -> (H) {{ H[i] = G[i] * c[] }}"
         (made,) = built.call(parse_program(text), [built.view(g, (Const(count),)), scale], "clip")
         found[weight] = built.view(made, shape)
@@ -266,7 +266,7 @@ def _add_update(
     """What is kept for a weight, by its label, and what the weight and this become."""
     optimiser = training.optimiser
     tensor = built.values[weight]
-    count = Const(prod(evaluate_int(e, {}) for e in tensor.shape))
+    count = Const(prod(static_shape(tensor)))
     program = specialise(parse_program(optimiser.text(str(tensor.dtype))), {"N": int(count.value)})
     pure, _ = without_updates(program, Names(program))
     kept = {f"{label}.{n}": first for n, first in optimiser.kept.items()}

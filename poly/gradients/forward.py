@@ -99,9 +99,7 @@ class _Forward:
         add = partial(statement, self.names, block=s.block, step=s.step)
         if passed.span is not None:
             before = replace(target, indices=passed.span.indices)
-            value = product(before, passed.old)
-            if passed.old_where is not None:
-                value = chosen(passed.old_where, value, ZERO)
+            value = passed.to_old(before)
             yield add(before, "=", value, passed.span.ranges, passed.span.guards)
         op = "=" if not s.is_update else "+=!" if s.init else "+="
         yield add(target, op, self._change(s, passed), s.ranges, s.guards)

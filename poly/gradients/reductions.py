@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from poly.errors import GradientError
-from poly.gradients.derivatives import ONE, ZERO, call, chosen, over
+from poly.gradients.derivatives import ONE, ZERO, call, chosen, over, product
 from poly.gradients.statements import Names, over_all, statement
 from poly.gradients.values import Values
 from poly.ir.dtypes import DType
@@ -42,6 +42,11 @@ class Passing:
     old_where: Expr | None = None
     made: tuple[Statement, ...] = ()
     temps: tuple[Tensor, ...] = ()
+
+    def to_old(self, g: Expr) -> Expr:
+        """What is passed on of a gradient, or of a change, to what was there before."""
+        value = product(g, self.old)
+        return value if self.old_where is None else chosen(self.old_where, value, ZERO)
 
 
 class Reduction:
@@ -110,9 +115,9 @@ class Reduction:
             self._over(span, before[0], ZERO), self._over(span, before[1], ONE),
             self._made(count, "+=", terms[0]), self._made(others, "*=", terms[1]),
         )  # fmt: skip
-        product = chosen(call("eq", before[0], ZERO), before[1], ZERO)
+        every = chosen(call("eq", before[0], ZERO), before[1], ZERO)
         old = replace(old, indices=_at(old, span, s))
-        return Passing(call("mul", old, factor), None, span, product, None, made, (zeros, rest))
+        return Passing(call("mul", old, factor), None, span, every, None, made, (zeros, rest))
 
     def _old(self) -> tuple[Span, Read]:
         """The elements that had values before, and these."""

@@ -166,11 +166,6 @@ class _Reverse:
         """The gradient with respect to an element."""
         return Read(self._gradient_of(self.tensors[element.tensor]).name, element.indices)
 
-    def _temporary(self, name: str, like: Tensor, shape: tuple[Expr, ...]) -> str:
-        made = Tensor(self.names.tensor(name), like.dtype, shape)
-        self.temps.append(made)
-        return made.name
-
     def _emit(self, s: Statement) -> None:
         self.backward.append(s)
 
@@ -197,10 +192,7 @@ class _Reverse:
     def _pass_to_old(self, s: Statement, passed: Passing, span: Span) -> None:
         """What a maximum or a product passes on to what was there before it."""
         g = self._read(Read(s.target.tensor, span.indices))
-        value = product(g, passed.old)
-        if passed.old_where is not None:
-            value = chosen(passed.old_where, value, ZERO)
-        self._emit(statement(self.names, g, "=", value, span.ranges, span.guards))
+        self._emit(statement(self.names, g, "=", passed.to_old(g), span.ranges, span.guards))
 
     def _contributions(self, s: Statement, g: Expr, passed: Passing) -> Iterator[Contribution]:
         """What a statement adds to the gradients of what it reads."""

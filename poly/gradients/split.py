@@ -41,11 +41,14 @@ class Halves:
     backward : the gradient; its inputs are those of the program, then `kept`, then the gradients of
         outputs
     kept : tensors of the program, which may be outputs
+    wrt, of : as asked for: the inputs with respect to which it is, of which outputs, in order
     """
 
     forward: Program
     backward: Program
     kept: tuple[str, ...]
+    wrt: tuple[str, ...]
+    of: tuple[str, ...]
 
 
 def halves(
@@ -82,7 +85,7 @@ def halves(
         whole, (*program.inputs, *(tensors[n] for n in kept), *seeds), results,
         [s for s in whole.statements if s.target.tensor not in kept],
     )  # fmt: skip
-    return Halves(first, second, kept)
+    return Halves(first, second, kept, tuple(wrt), tuple(of))
 
 
 def _from_quotients(whole: Program, own: Set[str]) -> Program:

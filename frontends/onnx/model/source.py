@@ -199,7 +199,7 @@ class Source:
                 node, new = _in_training(node, number)
                 running |= dict(zip(node.input[3:5], new, strict=True))
             elif kind == "Dropout":
-                node = _dropping(node, self.initializers, step, number_of(seed, number))
+                node = _dropping(node, self.initializers, step, _number_of(seed, number))
                 pending, is_random = (
                     replace(pending, versions={**pending.versions, DOMAIN: 1}),
                     True,
@@ -298,7 +298,7 @@ def _dropping(
     )  # fmt: skip
 
 
-def number_of(seed: int, position: int) -> int:
+def _number_of(seed: int, position: int) -> int:
     """A number of 63 bits for one of many generators of a seed, as irregular as it has to be."""
     digest = hashlib.sha256(f"{seed} {position}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

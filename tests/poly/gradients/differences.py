@@ -65,21 +65,19 @@ class Differentiated:
 
     def by_derivative(self, derivative: Program) -> float:
         """``<J x, y>``."""
-        new = [t.name for t in derivative.inputs if t.name not in self.arrays]
-        changes = {t: self.changes[n] for t, n in zip(new, self.wrt, strict=True)}
-        found = self.run(derivative, {**self.arrays, **changes})
-        outputs = [t.name for t in derivative.outputs][-len(self.of) :]
-        pairs = zip(outputs, self.of, strict=True)
-        return float(sum((found[t] * self.seeds[n]).sum() for t, n in pairs))
+        return float(sum(terms.sum() for terms in self._terms(derivative)))
 
     def scale(self, derivative: Program) -> float:
         """The sum of the terms of `by_derivative`, without signs."""
+        return float(sum(np.abs(terms).sum() for terms in self._terms(derivative)))
+
+    def _terms(self, derivative: Program) -> list[np.ndarray[Any, Any]]:
+        """What each output changes by, times its gradient."""
         new = [t.name for t in derivative.inputs if t.name not in self.arrays]
         changes = {t: self.changes[n] for t, n in zip(new, self.wrt, strict=True)}
         found = self.run(derivative, {**self.arrays, **changes})
         outputs = [t.name for t in derivative.outputs][-len(self.of) :]
-        pairs = zip(outputs, self.of, strict=True)
-        return float(sum(np.abs(found[t] * self.seeds[n]).sum() for t, n in pairs))
+        return [found[t] * self.seeds[n] for t, n in zip(outputs, self.of, strict=True)]
 
     def magnitude(self) -> float:
         """The sum of the outputs' elements, each by its gradient, without signs."""
