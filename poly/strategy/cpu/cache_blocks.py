@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import ceil, prod
 
 from poly.buffers.promotion import BUFFER_LIMIT
 from poly.deps.scop import Scop
@@ -26,7 +26,7 @@ from poly.ir.expr import Read
 from poly.machine.cpu import Machine
 from poly.strategy.common.queries import balance
 from poly.strategy.cpu.packing import is_apart, is_packed, reduction_order
-from poly.strategy.cpu.register_tile import Contraction
+from poly.strategy.cpu.register_tile import PACK, USUAL, Contraction
 
 #: Fractions of the second cache: for the packed operand of one tile over a whole reduction, for
 #: that over a block of the reduction, and for a block of rows.
@@ -90,7 +90,8 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     if cut and core.shaped:
         return _of_images(core, before, after, extents, cut, machine)
     block = {**whole, **cut}
-    tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // core.width)
+    work = None if extents[core.v] is None else (extents[core.v] or 1) / core.width
+    tiles = None if work is None else ceil(work)
     # Rows that are far apart are packed as well, for all tiles of a packed block.
     apart = any(is_apart(scop, r, core) for r in streams)
     least = machine.l2 // ROWS if apart else machine.l2 // 2 if cut else machine.l2 * STREAMED
@@ -100,10 +101,10 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     packed = any(is_packed(r, core) for r in vectors)
     balanced = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
     most = max(1, BUFFER_LIMIT // max(1, packed_bytes(block)))
-    per_block, even = _packed_tiles(tiles, most, machine.cores)
+    per_block, even = _packed_tiles(work, most, machine.cores)
     share = None if even or balanced else _share(core, after, extents, machine.cores)
     # Each thread packs a block of its own, or threads share the rows of one.
-    alone = packed and share and tiles == 1
+    alone = packed and share and work and _few(work, core, after, machine.cores)
     if not cut and rows is None and not outside and not alone and not (packed and apart):
         batch = packed_bytes({**whole, **{x: extents[x] for x in before}})
         fits = all(extents[x] is not None for x in (core.v, *before)) and (
@@ -111,8 +112,8 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         )
         # The packed operands of all products of a batch, packed before the first product, would not
         # stay in the cache; and threads that share a batch keep each product to themselves.
-        shares = before and extents[before[0]] and balance(extents[before[0]], machine.cores)
-        if fits and not (shares and shares >= 1 - IDLE):
+        shares = any(extents[x] and balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
+        if fits and not shares:
             return Blocks(inside=others)
         return Blocks(before, inside=after)
     if not packed and not cut:
@@ -242,16 +243,29 @@ def _even(block: int, step: int, extent: int | None) -> int:
     return -(-extent // (blocks * step)) * step
 
 
-def _packed_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
-    """Tiles in a packed block, and whether the blocks then balance the threads."""
-    if tiles is None:
+def _packed_tiles(work: float | None, most: int, cores: int) -> tuple[int, bool]:
+    """Tiles in a packed block, and whether the blocks then balance the threads.
+
+    work : the columns in tiles, of which the last may be partial
+    """
+    if work is None:
         return 1, False  # possibly few tiles
+    tiles = ceil(work)
     for count in range(min(most, tiles), 0, -1):
         packed_blocks = -(-tiles // count)
         rounds = -(-packed_blocks // cores)
-        if rounds * count * cores <= tiles * (1 + IDLE):
+        if rounds * count * cores <= work * (1 + IDLE):
             return -(-tiles // packed_blocks), True
     return min(most, tiles), False
+
+
+def _few(work: float, core: Contraction, after: tuple[str, ...], cores: int) -> bool:
+    """Whether threads that share so many tiles of columns would be idle for longer than it takes
+    each of them to pack all columns.
+    """
+    tiles = ceil(work)
+    rows = prod(core.extent(x) or USUAL for x in (*after, core.w))
+    return tiles == 1 or 1 / balance(tiles, cores, work) - 1 > max(IDLE, 2 * PACK / rows)
 
 
 def _share(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from math import prod
+from math import log, prod
 
 from poly.buffers.promotion import BUFFER_LIMIT
 from poly.deps.scop import Scop, ScopStatement
 from poly.ir.accesses import (
+    element_stride,
     elements_read,
     lane_dimension,
     loops_of_read,
@@ -30,11 +31,20 @@ from poly.strategy.cpu.dot_products import DotProduct, find_dot_product, has_dot
 
 #: Multiply-adds that have to be in flight to keep the processor busy.
 IN_FLIGHT = 8
+#: Vector loops whose times are estimated to be within this factor are as good as each other.
+STEP = 1.02
+#: Instructions to pack a vector of an operand that is transposed in registers, or only copied.
+PACK, COPY = 8, 2
+#: What it costs to read the rows of an operand in another page in each iteration of the reduction.
+PAGE, TURN_PAGE = 4096, 8
 #: Instructions to transpose one of the vectors in registers and store it.
 SCATTER = 6
-#: The fraction of busy lanes from which on a vector loop counts as full.
-FULL = 0.8
-#: The same for a tile of several vectors of which the last is partial.
+#: Sides of the largest register tile.
+MOST_VECTORS, MOST_ROWS = 4, 14
+#: What partial tiles at the end of columns, or of rows, cost beside their own time: more code, and
+#: more branches.
+PARTIAL_COLUMNS, PARTIAL_ROWS = 1.05, 1.15
+#: The fraction of busy lanes from which on the only tile may be partial.
 NEARLY_FULL = 0.9
 #: Extents up to this are unrolled where they bound the loops of a tile, or its lanes (padding).
 UNROLLED_TAPS = 11
@@ -176,7 +186,7 @@ class Update:
                 return None
         w = _row_loop(v, self.free, moving, still, extents) if row_loop is None else row_loop
         reductions = s.source.reductions
-        vectors, rows = self.tile(v, w, lanes, moving, still, packed, scattered)
+        vectors, rows, quality = self.tile(v, w, lanes, moving, still, packed, scattered)
         shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
         found = Contraction(
             s.name, v, w, lanes, vectors, rows, packed, self.free, reductions, shaped,
@@ -186,7 +196,7 @@ class Update:
             dot is not None and r not in dot.in_place and r.tensor not in self.rearranged
             for r in still
         )
-        return self.score(found, moving, scattered, repacked), found
+        return self.score(found, moving, scattered, repacked, quality), found
 
     def lanes(self, v: str) -> int:
         """Lanes of a vector along a loop: fewer than the machine has if it is shorter."""
@@ -229,8 +239,8 @@ class Update:
     def tile(
         self, v: str, w: str, lanes: int, moving: list[Read], still: list[Read],
         packed: tuple[tuple[str, int], ...], scattered: bool,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Vectors and rows of the register tile."""
+    ) -> tuple[int, int, float]:  # fmt: skip
+        """Vectors and rows of the register tile, and its quality; see `register_tile`."""
         packed_bytes, length = self.element * lanes, 1
         for loop in self.s.source.reductions:
             packed_bytes *= self.extents[loop] or 1
@@ -246,9 +256,19 @@ class Update:
             return of_vectors, sum(rows if w in loops_of_read(r) else 1 for r in still)
 
         # Lanes strided in memory are transposed in registers, `lanes` rows at a time.
-        cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
+        store = (SCATTER * lanes if scattered else 1) / length
+        pages = sum(w in loops_of_read(r) and self.turns_pages(r) for r in still)
+        cost = TileCost(loads, store, pages * TURN_PAGE)
         height = self.extents.get(w) if w else 1
         return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
+
+    def turns_pages(self, r: Read) -> bool:
+        """Whether each iteration of the reduction reads another page of an operand."""
+        shape = self.scop.program.tensors[r.tensor].shape
+        long = [x for x in self.s.source.reductions if (self.extents[x] or USUAL) > UNROLLED_TAPS]
+        along = next((x for x in reversed(long) if x in loops_of_read(r)), None)
+        stride = element_stride(r, shape, along, 1) if along else None
+        return stride is not None and stride * self.element >= PAGE
 
     def is_risky(self, found: Contraction) -> bool:
         """Whether packing operands, or transposing results, may not pay for some unknown sizes."""
@@ -261,29 +281,42 @@ class Update:
         )
 
     def score(
-        self, found: Contraction, moving: list[Read], scattered: bool, repacked: int
+        self, found: Contraction, moving: list[Read], scattered: bool, repacked: int, quality: float
     ) -> tuple[int, ...]:
         """The score of a vector loop, the most important criterion first.
 
-        repacked : operands that are packed for each tile
+        repacked : operands that are packed for each tile; quality : of its tile
         """
-        v, lanes, extents = found.v, found.lanes, self.extents
-        extent = extents[v]
+        v, extents = found.v, self.extents
         plain = all(plain_dimension(r, v) is not None for r in moving)
-        full = extent is None or extent >= FULL * (-(-extent // lanes) * lanes)
+        risky = self.is_risky(found) and not (plain and not scattered and not found.packed)
         return (
-            int(full),
-            lanes * (found.dot.group if found.dot else 1),
-            int(bool(found.w)),
-            # Packing operands or transposing results pays if it is worth it for known sizes alone.
-            int(self.is_risky(found) and plain and not scattered and not found.packed),
-            -repacked,
+            -self.time(found, quality, risky, repacked),
             # The more loops reuse the vector operand, the less packing and loading it costs.
-            sum(all(x not in self.moves[r] for r in moving) for x in self.free),
+            sum(
+                self.extents[x] != 1 and all(x not in self.moves[r] for r in moving)
+                for x in self.free
+            ),
             int(not scattered),
             -len(found.packed),
-            extent or 1 << 30,
+            extents[v] or 1 << 30,
         )
+
+    def time(self, found: Contraction, quality: float, risky: bool, repacked: int) -> int:
+        """The time of a multiply-add with a vector loop, in steps of `STEP`.
+
+        Packing an operand, or transposing results, pays if it is worth it for known sizes alone
+        (`risky`: it may not be).
+        """
+        turned = {tensor for tensor, _ in found.packed}
+        packing = sum(
+            (PACK if r.tensor in turned else COPY) / reuse_of(self.s, r, self.extents)
+            for r in self.reads
+            if found.v in self.moves[r] and r.tensor not in self.rearranged
+        )
+        spent = 1 / quality + packing + risky + repacked / 2
+        terms = found.dot.group if found.dot else 1
+        return round(log(spent / (found.lanes * terms)) / log(STEP))
 
 
 def _row_loop(
@@ -328,11 +361,12 @@ class TileCost:
     """The cost of one iteration of the reduction, in vector multiply-adds.
 
     loads : the numbers of vectors and of scalars that a tile of (vectors, rows) loads
-    store : of a vector of the result, amortised over the iterations
+    store : of a vector of the result, amortised over the iterations; pages : of those turned
     """
 
     loads: Callable[[int, int], tuple[int, int]] = lambda vectors, rows: (vectors, rows)
     store: float = 0.0
+    pages: float = 0.0
 
     def __call__(self, vectors: int, rows: int) -> float:
         of_vectors, of_scalars = self.loads(vectors, rows)
@@ -340,7 +374,7 @@ class TileCost:
         # Loads overlap with multiply-adds, but are not quite free; vectors come from the second
         # cache, where the packed operand is, and a row of scalars from the first.
         beside = loads / 8 + of_vectors / 4
-        return max(vectors * rows, loads, IN_FLIGHT) + beside + vectors * self.store
+        return max(vectors * rows, loads, IN_FLIGHT) + beside + self.pages + vectors * self.store
 
 
 def wasted_on(extent: int | None, rows: int) -> float:
@@ -351,15 +385,6 @@ def wasted_on(extent: int | None, rows: int) -> float:
     return 1.1 + 3 * left / extent if extent and left else 1.0
 
 
-def _fits(columns: int | None, lanes: int, vectors: int) -> bool:
-    """Whether a row has a whole number of so many vectors, the last one partial if it must be."""
-    if columns is None:
-        return True
-    whole, above = max(1, columns // lanes), -(-columns // lanes)
-    is_nearly = columns >= NEARLY_FULL * above * lanes
-    return whole % vectors == 0 or (is_nearly and above % vectors == 0)
-
-
 def register_tile(
     columns: int | None,
     rows: int | None,
@@ -368,28 +393,42 @@ def register_tile(
     most_vectors: int = 4,
     exact: bool = False,
     cost: TileCost | None = None,
-) -> tuple[int, int]:
+) -> tuple[int, int, float]:
     """(vectors, rows) of accumulators that fit the registers besides operands, for given extents.
 
-    Rows are a divisor of the extent where a good one exists, so that no tile is partial;
-    `exact` allows nothing else.
+    Also the quality: useful multiply-adds of whole vectors over the time of all tiles.
+
+    exact : rows are a divisor of the extent
     """
     cost = cost or TileCost()
-    accumulators = machine.registers - 4
-    best = (0.0, 1, 1)
-    for vectors in (1, 2, 4):
-        if vectors > most_vectors or not _fits(columns, lanes, vectors):
-            continue
-        most = min(accumulators // vectors, 14)
-        for count in range(1, most + 1):
-            if rows is not None and count > rows:
-                break
-            if exact and rows is not None and rows % count:
-                continue
-            quality = vectors * count / cost(vectors, count) / wasted_on(rows, count)
-            if quality > best[0] * 1.01:
-                best = (quality, vectors, count)
     if rows is None:
         # A symbolic extent has a tail of up to rows - 1; a moderate tile keeps it short.
-        return 2 if columns is None or columns // lanes % 2 == 0 else 1, 8
-    return best[1], best[2]
+        vectors = 2 if columns is None or columns // lanes % 2 == 0 else 1
+        count = 8
+        return vectors, count, _quality(columns, vectors * count, lanes, vectors, count, cost)
+    rows = max(1, rows)
+    accumulators = machine.registers - 4
+    best = (0.0, 1, 1)
+    for vectors in range(1, min(most_vectors, MOST_VECTORS) + 1):
+        if columns is not None and vectors > 1 and columns < NEARLY_FULL * vectors * lanes:
+            break
+        for count in range(1, min(accumulators // vectors, MOST_ROWS, rows) + 1):
+            if exact and rows % count:
+                continue
+            quality = _quality(columns, rows, lanes, vectors, count, cost)
+            if quality > best[0] * 1.01:
+                best = (quality, vectors, count)
+    return best[1], best[2], best[0]
+
+
+def _quality(
+    columns: int | None, rows: int, lanes: int, vectors: int, count: int, cost: TileCost
+) -> float:
+    """Useful multiply-adds over the time of full tiles and of those that are left at the ends."""
+    width = vectors * lanes
+    columns = columns or width
+    across = [(columns // width, vectors), (1, -(-(columns % width) // lanes))]
+    down = [(rows // count, count), (1, rows % count)]
+    time = sum(n * m * cost(v, r) for n, v in across for m, r in down if n * m * v * r)
+    ends = (PARTIAL_COLUMNS if columns % width else 1) * (PARTIAL_ROWS if rows % count else 1)
+    return columns * rows / lanes / (time * ends)
