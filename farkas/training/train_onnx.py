@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farkas.networks.given_shapes import plain_shapes
 from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from farkas.training.step_graph import step_graph
-from farkas.training.trainer import Trainer
+from farkas.training.trainer import CompiledStep, Network, Trainer
 from farkas.training.training import Training
 from poly.errors import ArgumentError
 from runtime.common.arguments import check_threads
 from runtime.common.compile_report import Progress
+
+if TYPE_CHECKING:
+    from frontends.onnx import Source
 
 
 def train_onnx(
@@ -38,7 +41,8 @@ def train_onnx(
     ----------
     source : the path of a file, its bytes, or an ``onnx.ModelProto`` (which is not changed)
     training : what it is trained for, and how
-    shapes : sizes of dynamic dimensions, all of which have to be given, see `compile_onnx`
+    shapes : sizes of dynamic dimensions, see `compile_onnx`.  Where some are left open, the step is
+        compiled for each shape of a batch when the first one comes
     threads, cc, cache, progress, target : as for `compile_onnx`
 
     Raises
@@ -57,17 +61,39 @@ def train_onnx(
     floats = {n: a for n, a in opened.weights().items() if a.size}
     names = _chosen(floats, training)
     trained = opened.training(names, training.seed)
-    stage = import_stage(trained, given_inputs(trained, plain_shapes(shapes)))
-    if stage.graph is None or not stage.is_whole:
-        raise ArgumentError("the network has shapes that depend on elements, and cannot be trained")
-    graph = stage.graph
-    values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
-    running = {n: values[o] for n, o in trained.running.items()}
-    weights = {n: values[n] for n in names if n in values and n not in running}
-    step = step_graph(graph, training, weights, running)
-    parts = [step.first, *([step.update] if step.update else [])]
-    models = [where.runner.compile(p.graph, progress) for p in parts]
-    return Trainer(training, step, models, floats, opened.file_with, trained.step)
+    fixed = plain_shapes(shapes)
+
+    def step_at(of_batch: Mapping[str, tuple[int, ...]]) -> CompiledStep:
+        stage = import_stage(trained, given_inputs(trained, {**fixed, **of_batch}))
+        if stage.graph is None or not stage.is_whole:
+            raise ArgumentError(
+                "the network has shapes that depend on elements, and cannot be trained"
+            )
+        graph = stage.graph
+        values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
+        running = {n: values[o] for n, o in trained.running.items()}
+        weights = {n: values[n] for n in names if n in values and n not in running}
+        made = step_graph(graph, training, weights, running)
+        parts = [made.first, *([made.update] if made.update else [])]
+        models = tuple(where.runner.compile(p.graph, progress) for p in parts)
+        return CompiledStep(made, models)
+
+    inputs = tuple(i.name for i in opened.inputs if i.name not in opened.initializers)
+    network = Network(
+        inputs, floats, step_at, opened.file_with, trained.step, _is_open(trained, fixed)
+    )
+    return Trainer(training, network)
+
+
+def _is_open(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> bool:
+    """Whether the network leaves shapes of inputs open."""
+    from frontends.onnx import DynamicShapeError, given_inputs
+
+    try:
+        given_inputs(source, shapes)
+    except DynamicShapeError:
+        return True
+    return False
 
 
 def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +20,86 @@ from runtime.network.compiled_graph import CompiledGraph
 Array = np.ndarray
 
 
+@dataclass(frozen=True)
+class CompiledStep:
+    """A step for batches of fixed shapes: its graphs, and these compiled."""
+
+    graphs: StepGraph
+    models: tuple[CompiledGraph, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.graphs.first, *([self.graphs.update] if self.graphs.update else []))
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is trained.
+
+    inputs : the names of what each step passes to the network; floats : its initializers
+    step_at : the step for shapes of inputs; file_with : the network with other initializers
+    counter : the name of the input for the number of the step, "" if there is none
+    is_open : whether shapes of inputs are those of each batch
+    """
+
+    inputs: tuple[str, ...]
+    floats: Mapping[str, Array]
+    step_at: Callable[[Mapping[str, tuple[int, ...]]], CompiledStep]
+    file_with: Callable[[Mapping[str, Array]], bytes]
+    counter: str
+    is_open: bool
+
+
 class Trainer:
-    """A network with weights that change.  Made by `farkas.compile_onnx` with ``train=``.
+    """A network with weights that change.  Made by `farkas.train_onnx`.
 
     Attributes
     ----------
     training : what it is trained for; losses : of all steps so far
     """
 
-    def __init__(
-        self, training: Training, step: StepGraph, models: Sequence[CompiledGraph],
-        initializers: Mapping[str, Array], file_with: Callable[[Mapping[str, Array]], bytes],
-        counter: str,
-    ) -> None:  # fmt: skip
-        self.training, self._step, self._models = training, step, models
+    def __init__(self, training: Training, network: Network) -> None:
+        self.training, self._network = training, network
         self.losses: list[float] = []
-        self._file_with, self._counter = file_with, counter
         self._lock = threading.Lock()
-        ports = {p.name: p for m in models for p in m.inputs}
-        parts = [step.first, *([step.update] if step.update else [])]
         #: What is kept, and where the next step writes it.
+        self._now: dict[str, Array] = {}
+        self._next: dict[str, Array] = {}
+        #: Initializers that nothing changes.
+        self._fixed: dict[str, Array] = {}
+        #: Steps by the shapes of batches; the key is () where the network fixes these.
+        self._steps: dict[tuple[tuple[int, ...], ...], CompiledStep] = {}
+        if not network.is_open:
+            self._compile((), {})
+
+    def _compile(
+        self, key: tuple[tuple[int, ...], ...], shapes: Mapping[str, tuple[int, ...]]
+    ) -> CompiledStep:
+        made = self._steps[key] = self._network.step_at(shapes)
+        if not self._now:
+            self._begin(made)
+        return made
+
+    def _begin(self, step: CompiledStep) -> None:
+        floats = self._network.floats
+        ports = {p.name: p for m in step.models for p in m.inputs}
         self._now = {
-            name: np.array(initializers[begin])
+            name: np.array(floats[begin])
             if isinstance(begin, str)
             else np.full(ports[name].at({}), begin, ports[name].dtype.numpy)
-            for part in parts
+            for part in step.parts
             for name, begin in part.state.items()
         }
         self._next = {n: np.empty_like(a) for n, a in self._now.items()}
-        #: Initializers that nothing changes.
-        fixed = ports.keys() & initializers.keys() - self._now.keys()
-        self._fixed = {n: np.array(initializers[n]) for n in fixed}
+        fixed = ports.keys() & floats.keys() - self._now.keys()
+        self._fixed = {n: np.array(floats[n]) for n in fixed}
+
+    def _step_for(self, batch: Mapping[str, Any]) -> CompiledStep:
+        if not self._network.is_open:
+            return self._steps[()]
+        shapes = {n: np.shape(batch[n]) for n in self._network.inputs if n in batch}
+        key = tuple(shapes.values())
+        return self._steps.get(key) or self._compile(key, shapes)
 
     def step(self, batch: Mapping[str, Any], threads: int | None = None) -> float:
         """Change the weights by one batch, or by what was accumulated; returns the loss before.
@@ -61,27 +111,30 @@ class Trainer:
         ArgumentError : an array is missing, unknown, or of another shape.
         """
         with self._lock:
+            step = self._step_for(batch)
             number, every = len(self.losses) + 1, self.training.accumulate
-            numbers: dict[str, Any] = {self._counter: np.int64(number)} if self._counter else {}
+            numbers: dict[str, Any] = (
+                {counter: np.int64(number)} if (counter := self._network.counter) else {}
+            )
             scalars = {
                 n: np.float32(v) for n, v in self.training.optimiser.at(-(-number // every)).items()
             }
             loss = np.empty((), np.float32)
-            given = {**batch, **numbers} | ({} if self._step.update else scalars)
-            self._run(0, self._step.first, given, [loss], threads)
-            if self._step.update is not None and number % every == 0:
-                self._run(1, self._step.update, scalars, [], threads)
-                for name in self._step.sums:
+            given = {**batch, **numbers} | ({} if step.graphs.update else scalars)
+            self._run(step, 0, given, [loss], threads)
+            if step.graphs.update is not None and number % every == 0:
+                self._run(step, 1, scalars, [], threads)
+                for name in step.graphs.sums:
                     self._now[name][...] = 0
             self.losses.append(float(loss))
             return self.losses[-1]
 
     def _run(
-        self, which: int, part: Part, given: Mapping[str, Any], first: list[Array],
+        self, step: CompiledStep, which: int, given: Mapping[str, Any], first: list[Array],
         threads: int | None,
     ) -> None:  # fmt: skip
         """Run a part of a step, and take over what it changes."""
-        model = self._models[which]
+        model, part = step.models[which], step.parts[which]
         fixed = {} if which else self._fixed
         kept = {n: self._now[n] for n in part.state}
         results = [*first, *(self._next[n] for n in part.changed)]
@@ -92,8 +145,14 @@ class Trainer:
 
     @property
     def state(self) -> dict[str, Array]:
-        """Copies of the weights, and of what the optimiser keeps for each, by name."""
+        """Copies of the weights, and of what the optimiser keeps for each, by name.
+
+        Raises
+        ------
+        ArgumentError : the network leaves shapes open, and no batch has come yet.
+        """
         with self._lock:
+            self._check_begun()
             return {n: a.copy() for n, a in self._now.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -101,8 +160,11 @@ class Trainer:
 
         Raises
         ------
-        ArgumentError : an array is unknown, missing, or of another shape or type.
+        ArgumentError : an array is unknown, missing, or of another shape or type; or the network
+            leaves shapes open, and no batch has come yet.
         """
+        with self._lock:
+            self._check_begun()
         unknown = [n for n in state if n not in self._now]
         missing = [n for n in self._now if n not in state]
         if unknown or missing:
@@ -118,8 +180,15 @@ class Trainer:
                     )
                 array[...] = new
 
+    def _check_begun(self) -> None:
+        if not self._now:
+            raise ArgumentError(
+                "what is kept is not known before the first step, since the network leaves shapes "
+                "open: pass shapes= to train_onnx"
+            )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the network with its present weights as an ONNX file."""
         with self._lock:
-            data = self._file_with(self._now)
+            data = self._network.file_with(self._now)
         write_file(Path(path), data)

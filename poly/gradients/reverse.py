@@ -20,46 +20,20 @@ the gather of scattered sums is that of `poly.rewrites.scatter_to_gather`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations as subsets
-from itertools import islice, permutations
-from itertools import product as combinations
+from dataclasses import replace
 
-from poly.deps.lifetimes import is_complete_when_read
 from poly.errors import GradientError
 from poly.gradients.apart import separate, without_updates
+from poly.gradients.backwards import Backwards, Contribution
 from poly.gradients.derivatives import ONE, ZERO, chosen, flows, product
 from poly.gradients.reductions import Passing, Reduction, Span
 from poly.gradients.request import active_tensors, check_active, check_request
-from poly.gradients.statements import Names, over_all, statement, with_indices
+from poly.gradients.statements import Names, over_all, statement
 from poly.gradients.tidy import tidied
 from poly.gradients.values import Values
-from poly.ir.expr import (
-    Const,
-    Expr,
-    Index,
-    Read,
-    add,
-    dtype_of_expr,
-    indices_of,
-    simplify,
-    sub,
-)  # fmt: skip
-from poly.ir.program import Program, Range, Statement, Tensor, verify_program
+from poly.ir.expr import Expr, Read, dtype_of_expr
+from poly.ir.program import Program, Statement, Tensor, verify_program
 from poly.sets.check_bounds import check_bounds
-
-#: The most orders of what a recurrence adds that are tried.
-MOST_ORDERS = 24
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What one statement adds to the gradient of a tensor that it reads."""
-
-    read: Read
-    value: Expr
-    ranges: tuple[Range, ...]
-    guards: tuple[Expr, ...]
 
 
 def gradient(
@@ -231,11 +205,14 @@ class _Reverse:
             if passed.span is not None:
                 raise GradientError(f"statement {s.name}: {s.op} without {s.op}! in a recurrence")
             parts += [(s, c) for c in self._contributions(s, self._read(s.target), passed)]
-        loops = tuple(dict.fromkeys(n for s in group for n in s.indices))
         inside = [(s, c) for s, c in parts if c.read.tensor in own]
         outside = [(s, c) for s, c in parts if c.read.tensor not in own]
         if inside:
-            self.backward += self._backwards(group, inside, loops)
+            self.blocks += 1
+            own_tensors = (*self.temps, *self.values.temps, *self.gradients.values())
+            named = self.tensors | {t.name: t for t in (*own_tensors, *self.seeds.values())}
+            found = Backwards(self.source, group, self._adding, named, self.blocks)
+            self.backward += found.statements(inside)
         for _, c in outside:
             self._contribute(c)
         for s in reversed(group):
@@ -251,80 +228,3 @@ class _Reverse:
                 raise GradientError(
                     f"statement {s.name} overwrites results of the recurrence that it belongs to"
                 )
-
-    def _backwards(
-        self,
-        group: Sequence[Statement],
-        inside: Sequence[tuple[Statement, Contribution]],
-        loops: Sequence[str],
-    ) -> list[Statement]:
-        """What is added to its own gradients, in the first order that is in time."""
-        for parts in _rearranged(inside):
-            for made in self._orders(group, parts, loops):
-                if self._is_in_time(made):
-                    return made
-        names = ", ".join(s.name for s in group)
-        raise GradientError(f"no order was found that runs statement {names} backwards")
-
-    def _orders(
-        self, group: Sequence[Statement], parts: Sequence[Contribution], loops: Sequence[str]
-    ) -> Iterator[list[Statement]]:
-        """Orders to try: one statement along some of its loops, or step by step."""
-        steps = [group[0].step] if group[0].block else loops
-        if len(parts) == 1 and not group[0].block:
-            for turned in _some(loops):
-                yield [self._turned(self._adding(parts[0]), turned)]
-        for step in steps:
-            for turned in _some(loops):
-                if step in turned:
-                    yield self._in_steps(parts, step, turned)
-
-    def _in_steps(
-        self, parts: Sequence[Contribution], step: str, turned: set[str]
-    ) -> list[Statement]:
-        if any(step not in {i for e in c.read.indices for i in indices_of(e)} for c in parts):
-            return []
-        self.blocks += 1
-        made = (self._adding(c, self.blocks, step) for c in parts)
-        return [self._turned(s, turned) for s in made]
-
-    def _turned(self, s: Statement, loops: set[str]) -> Statement:
-        """A statement with some loops run from the last iteration to the first."""
-        new: dict[str, Expr] = {
-            r.index: simplify(sub(add(r.lo, sub(r.hi, Const(1))), Index(r.index)))
-            for r in s.ranges
-            if r.index in loops
-        }
-        return with_indices(s, new)
-
-    def _is_in_time(self, made: Sequence[Statement]) -> bool:
-        """Whether every gradient is complete when it is read."""
-        if not made:
-            return False
-        own = (*self.temps, *self.values.temps, *self.gradients.values(), *self.seeds.values())
-        named = self.tensors | {t.name: t for t in own}
-        used = {r.tensor for s in made for r in s.reads} | {s.target.tensor for s in made}
-        written = {s.target.tensor for s in made}
-        alone = Program(
-            "f", self.source.sizes, tuple(named[n] for n in sorted(used)),
-            tuple(named[n] for n in sorted(written)), (), tuple(made), self.source.constraints,
-        )  # fmt: skip
-        return is_complete_when_read(alone)
-
-
-def _rearranged(
-    parts: Sequence[tuple[Statement, Contribution]],
-) -> Iterator[list[Contribution]]:
-    """The contributions of each statement in some orders, those of the last statement first."""
-    by_statement = {s.name: [c for t, c in parts if t is s] for s, _ in parts}
-    ways = combinations(*(permutations(own) for own in by_statement.values()))
-    for way in islice(ways, MOST_ORDERS):
-        yield [c for own in way for c in own]
-
-
-def _some(loops: Sequence[str]) -> Iterator[set[str]]:
-    """Loops that may run from the last iteration to the first: one, two, or all."""
-    for count in (1, 2):
-        yield from map(set, subsets(loops, count))
-    if len(loops) > 2:
-        yield set(loops)

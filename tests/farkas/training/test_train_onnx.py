@@ -98,6 +98,26 @@ def test_a_rule_of_ones_own_and_a_schedule() -> None:
     np.testing.assert_allclose(trainer.state["W2"], w["W2"], rtol=1e-5)
 
 
+def test_shapes_are_those_of_each_batch() -> None:
+    """Without `shapes`, batches may be of any size: the last one is often shorter."""
+    model = dense()
+    trainer = fk.train_onnx(model, fk.Training("cross_entropy", OPTIMISERS["adam"]))
+    with pytest.raises(fk.ArgumentError, match="not known before the first step"):
+        _ = trainer.state
+    expected = weights_of(model)
+    for rows in (16, 7, 16):
+        fixed = fk.train_onnx(
+            model, fk.Training("cross_entropy", OPTIMISERS["adam"]), shapes={"N": rows}
+        )
+        if trainer.losses:
+            fixed.load_state(trainer.state)
+        fixed.losses = list(trainer.losses)
+        data = batch(rows, rows)
+        assert trainer.step(data) == pytest.approx(fixed.step(data), rel=1e-6)
+        for n in expected:
+            np.testing.assert_allclose(trainer.state[n], fixed.state[n], rtol=1e-5, atol=1e-7)
+
+
 def test_some_weights_stay() -> None:
     model, data = dense(), batch()
     training = fk.Training("cross_entropy", fk.SGD(0.1), of=["W2", "b2"])
