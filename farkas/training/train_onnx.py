@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from farkas.networks.given_shapes import plain_shapes
 from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
-from farkas.training.step_graph import step_graph
+from farkas.training.step_graph import StepGraph, step_graph
 from farkas.training.trainer import CompiledStep, Network, Trainer
 from farkas.training.training import Training
 from poly.errors import ArgumentError
@@ -17,7 +17,7 @@ from runtime.common.arguments import check_threads
 from runtime.common.compile_report import Progress
 
 if TYPE_CHECKING:
-    from frontends.onnx import Source
+    from frontends.onnx import Source, Stage
 
 
 def train_onnx(
@@ -65,24 +65,29 @@ def train_onnx(
 
     def step_at(of_batch: Mapping[str, tuple[int, ...]]) -> CompiledStep:
         stage = import_stage(trained, given_inputs(trained, {**fixed, **of_batch}))
-        if stage.graph is None or not stage.is_whole:
-            raise ArgumentError(
-                "the network has shapes that depend on elements, and cannot be trained"
-            )
-        graph = stage.graph
-        values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
-        running = {n: values[o] for n, o in trained.running.items()}
-        weights = {n: values[n] for n in names if n in values and n not in running}
-        made = step_graph(graph, training, weights, running)
+        made = _step_of(stage, training, names, trained.running)
         parts = [made.first, *([made.update] if made.update else [])]
-        models = tuple(where.runner.compile(p.graph, progress) for p in parts)
-        return CompiledStep(made, models)
+        return CompiledStep(made, tuple(where.runner.compile(p.graph, progress) for p in parts))
 
     inputs = tuple(i.name for i in opened.inputs if i.name not in opened.initializers)
-    network = Network(
-        inputs, floats, step_at, opened.file_with, trained.step, _is_open(trained, fixed)
-    )
+    is_open = _is_open(trained, fixed)
+    network = Network(inputs, floats, step_at, opened.file_with, trained.step, is_open)
     return Trainer(training, network)
+
+
+def _step_of(
+    stage: Stage, training: Training, names: Sequence[str], running: Mapping[str, str]
+) -> StepGraph:
+    """The graphs of a step for an imported network.
+
+    running : the outputs that statistics become, by their initializers
+    """
+    graph = stage.graph
+    if graph is None or not stage.is_whole:
+        raise ArgumentError("the network has shapes that depend on elements, and cannot be trained")
+    values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
+    weights = {n: values[n] for n in names if n in values and n not in running}
+    return step_graph(graph, training, weights, {n: values[o] for n, o in running.items()})
 
 
 def _is_open(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> bool:
