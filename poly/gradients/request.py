@@ -98,7 +98,10 @@ def named(
         return inputs, outputs
     some = dependent(program, inputs, outputs)
     if not all(some):
-        raise GradientError(f"no output of {program.name} depends on an input by floats")
+        given = "an input" if wrt is None else " or ".join(inputs)
+        if of is not None:
+            raise GradientError(f"{' or '.join(outputs)} does not depend on {given} by floats")
+        raise GradientError(f"no output of {program.name} depends on {given} by floats")
     return (inputs if wrt is not None else some[0]), (outputs if of is not None else some[1])
 
 

@@ -27,11 +27,39 @@ PLAIN = "def f(float32 X[N], int32 I[N], float32 Z[N]) -> (Y, J) { Y[i] = X[i] *
         ),
         (
             "def f(float32 X[N]) -> (Y) { Y[i] = select(X[i] > 0, 1.0, 0.0) }", "X", None,
-            "no output of f depends on an input by floats",
+            "no output of f depends on X by floats",
         ),
         (
             "def f(float32 X[N]) -> (Y) { Y[i] = int32(X[i]) }", None, None,
             "no output of f depends on an input by floats",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y) { Y[i] = pow(X[i], 0) }", None, None,
+            "no output of f depends on an input by floats",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y) { Y[i] = sign(X[i]) * ceil(X[i]) }", None, "Y",
+            "Y does not depend on an input by floats",
+        ),
+        (
+            "def f(float32 X[N], int64 I[M]) -> (Y) { Y[m] = I[m] + 1 }", None, None,
+            "no output of f depends on an input by floats",
+        ),
+        (
+            "def f(float32 X[N], float32 B[]) -> (Y) { Y[i] = select(X[i] > B[], 2.0, X[i]) }",
+            "B", None, "no output of f depends on B by floats",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y, Z) { Y[i] = X[i]\nZ[] = 3.0 }", "X", "Z",
+            "Z does not depend on X",
+        ),
+        (
+            "def f(bool X[N], float32 Z[N]) -> (Y) { Y[i] = select(X[i], Z[i], 0) }", "X", None,
+            "input X is bool: only floats have gradients",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y) { S[i] = X[i]\nY[i] = S[i] }", "S", None,
+            "there is no input 'S'; there are X",
         ),
         (
             "def f(float32 X[N], int32 I[N]) -> (X) { X[i] = X[I[i]] }", "X", None,
