@@ -19,7 +19,7 @@ from frontends.onnx.core.node import Compute, InC, Node, Result, Value, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.select import opaque, taken
 from frontends.onnx.ops.windows import Window, axis_names, spatial, weights_kernel, windows
-from poly.ir.dtypes import FLOAT32, FLOAT64
+from poly.ir.dtypes import FLOAT32, FLOAT64, DType
 
 _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
@@ -72,13 +72,18 @@ class Axis:
         return f"select(0 <= {index} and {index} < {self.size}, {weight}, 0.0)"
 
 
-def _weight(taps: int, rest: str, tap: str) -> str:
+def _kind(x: Value) -> DType:
+    """The type of coordinates that come from floats."""
+    return FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+
+
+def _weight(taps: int, rest: str, tap: str, kind: DType) -> str:
     """The weight of a tap; `rest` is the distance from the element of tap 0 (cubic: of tap 1)."""
     if taps == 1:
         return "1.0"
     if taps == 2:
         return f"select({tap} == 0, 1.0 - {rest}, {rest})"
-    d = f"abs({rest} + 1.0 - float32({tap}))"  # R. Keys' kernel with a = -0.75
+    d = f"abs({rest} + 1.0 - {kind}({tap}))"  # R. Keys' kernel with a = -0.75
     near = f"(1.25 * {d} - 2.25) * {d} * {d} + 1.0"
     far = f"((-0.75 * {d} + 3.75) * {d} - 6.0) * {d} + 3.0"
     return f"select({d} <= 1.0, {near}, {far})"
@@ -91,10 +96,12 @@ def _sampling(
     count: int,
     outer: dict[str, Extent],
     exact: bool,
+    kind: DType,
 ) -> tuple[list[str], list[str], str]:
     """Statements for the elements and weights of each axis, their reads, product of the weights.
 
     coordinates : in elements, as text over the indices of `outer`; exact : round to an element
+    kind : the type of coordinates and weights
     """
     lines, reads, weights = [], [], []
     shape = [e[1] - e[0] if isinstance(e, tuple) else e for e in outer.values()]
@@ -107,12 +114,12 @@ def _sampling(
         index = base if count == 1 else f"({base} + {tap} - {count // 2 - 1})"
         rest = f"({g} - floor({g}))"
         lines += [
-            f"float32 {at(f'G{n}', shape)}",
+            f"{kind} {at(f'G{n}', shape)}",
             f"int64 {at(f'I{n}', [*shape, count])}",
-            f"float32 {at(f'W{n}', [*shape, count])}",
+            f"{kind} {at(f'W{n}', [*shape, count])}",
             line(f"{g} = {moved}", outer),
             line(f"{i} = {axis.element(index)}", ranges),
-            line(f"{w} = {axis.counts(index, _weight(count, rest, tap))}", ranges),
+            line(f"{w} = {axis.counts(index, _weight(count, rest, tap, kind))}", ranges),
         ]
         reads.append(i)
         weights.append(w)
@@ -137,11 +144,13 @@ def grid_sample(node: Node) -> Sequence[Result]:
     outer: dict[str, Extent] = {"n": x.shape[0]}
     outer |= dict(zip(positions, grid.shape[1:-1], strict=True))
     axes = [Axis(size, padding, aligned, count == 4) for size in x.shape[2:]]
+    kind = _kind(grid)
     coordinates = [
-        axis.in_elements(f"float32({at('N', ['n', *positions, rank - 1 - a])})")
+        axis.in_elements(f"{kind}({at('N', ['n', *positions, rank - 1 - a])})")
         for a, axis in enumerate(axes)
     ]
-    lines, reads, weight = _sampling(axes, coordinates, taps, count, outer, mode == "nearest")
+    exact = mode == "nearest"
+    lines, reads, weight = _sampling(axes, coordinates, taps, count, outer, exact, kind)
     shape = checked_shape((*x.shape[:2], *grid.shape[1:-1]), x.dtype, node.origin)
     free: dict[str, Extent] = dict(zip(("n", "c", *positions), shape, strict=True))
     value = f"{at('X', ['n', 'c', *reads])} * {weight}"
@@ -211,7 +220,8 @@ class _Deformed:
             ]
             offset = at("D", ["n", affine(terms, a), *self.positions])
             here = affine([(s.stride, p), (s.dilation, r)], -s.before)
-            found.append(f"float32({here}) + float32({offset})")
+            kind = _kind(self.x)
+            found.append(f"{kind}({here}) + {kind}({offset})")
         return found
 
     def sampled(self) -> list[str]:
@@ -219,7 +229,9 @@ class _Deformed:
         axes = [Axis(size, "zeros", True) for size in self.x.shape[2:]]
         corners = tuple(f"a{a}" for a in range(len(axes)))
         outer = self.ranges(h=self.parts)
-        lines, reads, weight = _sampling(axes, self.coordinates(), corners, 2, outer, False)
+        lines, reads, weight = _sampling(
+            axes, self.coordinates(), corners, 2, outer, exact=False, kind=_kind(self.x)
+        )
         per_part = self.x.shape[1] // self.parts
         x = at("X", ["n", affine([(per_part, "h"), (1, "c")]), *reads])
         ranges = self.ranges(h=self.parts, c=per_part) | dict.fromkeys(corners, 2)
