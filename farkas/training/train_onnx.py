@@ -12,12 +12,13 @@ from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from farkas.training.step_graph import StepGraph, step_graph
 from farkas.training.trainer import CompiledStep, Network, Trainer
 from farkas.training.training import Training
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, GradientError
+from poly.ir.graph import Graph
 from runtime.common.arguments import check_threads
 from runtime.common.compile_report import Progress
 
 if TYPE_CHECKING:
-    from frontends.onnx import Source, Stage
+    from frontends.onnx import Source
 
 
 def train_onnx(
@@ -51,7 +52,7 @@ def train_onnx(
     ModelError, UnsupportedModelError, ToolchainError, CacheError : see `compile_onnx`.
     ArgumentError : a loss, a rule or names that do not fit the network.
     """
-    from frontends.onnx import given_inputs, import_stage, open_model
+    from frontends.onnx import open_model
 
     if threads is not None:
         check_threads(threads)
@@ -64,8 +65,8 @@ def train_onnx(
     fixed = plain_shapes(shapes)
 
     def step_at(of_batch: Mapping[str, tuple[int, ...]]) -> CompiledStep:
-        stage = import_stage(trained, given_inputs(trained, {**fixed, **of_batch}))
-        made = _step_of(stage, training, names, trained.running)
+        graph = whole_graph(trained, {**fixed, **of_batch})
+        made = _step_of(graph, training, names, trained.running)
         parts = [made.first, *([made.update] if made.update else [])]
         return CompiledStep(made, tuple(where.runner.compile(p.graph, progress) for p in parts))
 
@@ -76,15 +77,12 @@ def train_onnx(
 
 
 def _step_of(
-    stage: Stage, training: Training, names: Sequence[str], running: Mapping[str, str]
+    graph: Graph, training: Training, names: Sequence[str], running: Mapping[str, str]
 ) -> StepGraph:
     """The graphs of a step for an imported network.
 
     running : the outputs that statistics become, by their initializers
     """
-    graph = stage.graph
-    if graph is None or not stage.is_whole:
-        raise ArgumentError("the network has shapes that depend on elements, and cannot be trained")
     values = {graph.label(v): v for v in (*graph.inputs, *graph.outputs)}
     weights = {n: values[n] for n in names if n in values and n not in running}
     return step_graph(graph, training, weights, {n: values[o] for n, o in running.items()})
@@ -99,6 +97,25 @@ def _is_open(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> boo
     except DynamicShapeError:
         return True
     return False
+
+
+def whole_graph(source: Source, shapes: Mapping[str, Sequence[int] | int] | None) -> Graph:
+    """The graph of a network whose sizes are known.
+
+    Raises
+    ------
+    GradientError : a node that is computed apart from the graph.
+    ArgumentError : shapes depend on elements.
+    ModelError, UnsupportedModelError : see `compile_onnx`.
+    """
+    from frontends.onnx import given_inputs, import_stage
+
+    stage = import_stage(source, given_inputs(source, plain_shapes(shapes)))
+    if stage.opaque:
+        raise GradientError(f"{stage.opaque[0].origin} has no gradient: it is no comprehension")
+    if stage.graph is None or not stage.is_whole:
+        raise ArgumentError("the network has shapes that depend on elements, and cannot be trained")
+    return stage.graph
 
 
 def _chosen(floats: Mapping[str, Any], training: Training) -> list[str]:
