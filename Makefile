@@ -42,7 +42,7 @@ frameworks: $(VENV)/.installed-frameworks frameworks-test
 frameworks-test:
 	$(BIN)/python -m pytest -n auto tests/farkas/frameworks tests/runtime/common/test_exchange.py \
 	    tests/farkas/kernels/test_einsum.py tests/benchmarks/test_jax_kernels.py \
-	    tests/benchmarks/test_call_overhead.py \
+	    tests/benchmarks/test_call_overhead.py tests/conformance/test_gradients_torch.py \
 	    tests/farkas/tuning/test_clusters.py "tests/test_notebooks.py::test_it_runs[7_torch_operator]"
 
 sweep: $(VENV)/.installed-test
