@@ -2,7 +2,8 @@
 
 Where an operator has no derivative at a point, it has the one that frameworks agree on: ties of
 ``max`` and ``min`` share evenly, ``abs`` has 0 at 0, and what is constant in pieces (``floor``,
-``sign``, comparisons) has 0 everywhere.
+``sign``, comparisons) has 0 everywhere.  A value that is ``max(x, 0)`` as a whole is a rectifier,
+which has 0 at 0.
 """
 
 from __future__ import annotations
@@ -113,6 +114,12 @@ def _extremum(beyond: str) -> Rule:
     return rule
 
 
+def _rectifier(y: Expr, a: Expr, b: Expr) -> tuple[Flow | None, ...]:
+    """``max(x, 0)``: to `x` where it is above 0, or NaN."""
+    kept = Flow(ONE, call("not", call("le", b if a == ZERO else a, ZERO)))
+    return (None, kept) if a == ZERO else (kept, None)
+
+
 def _power(y: Expr, a: Expr, b: Expr) -> tuple[Flow | None, ...]:
     if isinstance(b, Const):
         n = b.value
@@ -191,6 +198,8 @@ def flows(
     """
     found: dict[Read, Expr] = {}
 
+    top = _without_casts(value)
+
     def visit(e: Expr, g: Expr, where: tuple[Expr, ...]) -> None:
         if g == ZERO or not _moves(e, dtypes, active):
             return
@@ -204,13 +213,18 @@ def flows(
         elif isinstance(e, Cast):
             visit(e.arg, g, where)
         elif isinstance(e, Op) and e.fn in RULES:
-            for arg, flow in zip(e.args, RULES[e.fn](e, *e.args), strict=True):
+            rule = _rectifier if e is top and e.fn == "max" and ZERO in e.args else RULES[e.fn]
+            for arg, flow in zip(e.args, rule(e, *e.args), strict=True):
                 if flow is not None:
                     more = () if flow.where is None else (flow.where,)
                     visit(arg, product(g, flow.factor), (*where, *more))
 
     visit(value, gradient, ())
     return found
+
+
+def _without_casts(e: Expr) -> Expr:
+    return _without_casts(e.arg) if isinstance(e, Cast) else e
 
 
 def product(g: Expr, factor: Expr) -> Expr:

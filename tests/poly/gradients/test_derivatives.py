@@ -62,6 +62,10 @@ def test_every_operator_has_a_rule_or_none() -> None:
         ("Y[i] = max(X[i], 1)", [0.0, 1.0, 2.0], [0.0, 0.5, 1.0]),
         ("Y[i] = min(X[i], 1)", [0.0, 1.0, 2.0], [1.0, 0.5, 0.0]),
         ("Y[i] = max(X[i], nan)", [0.0], [1.0]),
+        # A rectifier has 0 at 0; where max is a part of a smooth function, ties share.
+        ("Y[i] = max(X[i], 0)", [-1.0, 0.0, 1.0, np.nan], [0.0, 0.0, 1.0, 1.0]),
+        ("Y[i] = max(0, 2 * X[i])", [-1.0, 0.0, 1.0], [0.0, 0.0, 2.0]),
+        ("Y[i] = max(X[i], 0) + log(1 + exp(-abs(X[i])))", [0.0], [0.5]),
         ("Y[i] = abs(X[i])", [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]),
         ("Y[i] = floor(X[i]) + X[i]", [1.0, 1.5], [1.0, 1.0]),
         ("Y[i] = pow(X[i], 0) + X[i]", [0.0, 2.0], [1.0, 1.0]),
