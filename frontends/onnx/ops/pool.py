@@ -138,7 +138,7 @@ def lp_pool(node: Node) -> Sequence[Result]:
 
 
 def _powers(node: Node) -> tuple[str, str]:
-    """Formats of |x|^p and of its inverse."""
+    """Formats of |x|^p and of its inverse, whose gradient at 0 is 0 and not infinite."""
     default = 2
     p = node.number("p", 2.0) if node.opset < 2 else float(node.integer("p", default))
     if not 0 < p < float("inf"):
@@ -146,8 +146,9 @@ def _powers(node: Node) -> tuple[str, str]:
     if p == 1:
         return "abs({0})", "{0}"
     if p == 2:
-        return "{0} * {0}", "sqrt({0})"
-    return f"pow(abs({{0}}), {literal(p)})", f"pow({{0}}, {literal(1.0 / p)})"
+        return "{0} * {0}", "select({0} == 0, 0, sqrt({0}))"
+    root = f"pow({{0}}, {literal(1.0 / p)})"
+    return f"pow(abs({{0}}), {literal(p)})", f"select({{0}} == 0, 0, {root})"
 
 
 def _global(node: Node, name: str, op: str, each: str, final: str) -> Sequence[Result]:

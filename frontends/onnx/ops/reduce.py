@@ -113,6 +113,9 @@ def _register(name: str) -> None:
         result = final.format(r.inner("T"), count, peak)
         if final in ("sqrt({0})", "log({0})") and x.dtype.is_integer:
             result = final.format(f"float64({r.inner('T')})")
+        if final == "sqrt({0})" and x.dtype.is_float:
+            # A select, so that the gradient at zeros is 0, not infinity times 0.
+            result = f"select({r.inner('T')} == 0, 0, {result})"
         if x.dtype.is_integer and final != "{0}":
             result = f"{x.dtype}({result})"
         if final == "{0}" and accumulate == x.dtype:
