@@ -48,6 +48,12 @@ def _functions() -> Iterator[Case]:
     for operator, (low, high, judge) in FUNCTIONS.items():
         yield case(operator, "", [spread(3, 4, low=low, high=high)], judge)
     x = spread(3, 4)
+    zero = np.array([-1.0, 0, 1])
+    yield case("Relu", "0", [zero], lambda x: x.relu(), is_smooth=False)
+    yield case("HardSigmoid", "0", [zero - 1], lambda x: F.hardsigmoid(3 * x), alpha=0.5,
+               is_smooth=False)  # fmt: skip
+    yield case("Abs", "0", [zero], lambda x: x.abs())
+    yield case("Softplus", "0", [zero], lambda x: F.softplus(x))
     yield case("Softplus", "far out", [np.array([-90.0, -40, 40, 90])], FUNCTIONS["Softplus"][2])
     yield case("Sigmoid", "far out", [np.array([-90.0, -40, 40, 90])], lambda x: x.sigmoid())
     yield case("Celu", "", [x], lambda x: F.celu(x, 0.5), alpha=0.5)
@@ -147,6 +153,9 @@ def _reductions() -> Iterator[Case]:
     zero = spread(3, 4)
     zero[0, 1] = zero[1, 0] = zero[1, 2] = 0
     yield case("ReduceProd", "zeros", [zero, np.array([1])], lambda x, _: x.prod(1), keepdims=0)
+    yield case("ReduceL2", "zeros", [np.array([[0.0, 0, 0], [0, 1, 2]]), np.array([1])],
+               lambda x, _: torch.linalg.vector_norm(x, dim=1), keepdims=0,
+               is_smooth=False)  # fmt: skip
     tied = np.array([[1.0, 2, 2], [3, 3, 3]])
     yield case("ReduceMax", "ties", [tied, np.array([1])], lambda x, _: x.amax(1), keepdims=0,
                is_smooth=False)  # fmt: skip

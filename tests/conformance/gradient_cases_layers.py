@@ -95,6 +95,10 @@ def _pools() -> Iterator[Case]:
                kernel_shape=[2], dilations=[2])  # fmt: skip
     yield case("LpPool", "p 2", [x], _means(2, (2, 2), 2), kernel_shape=[2, 2], strides=[2, 2])
     yield case("LpPool", "p 3", [x], _means(3, (3, 2), 1), kernel_shape=[3, 2], p=3)
+    rest = np.array([[[0.0, 0, 0.5, 0]]])
+    for p in (2, 3):
+        yield case("LpPool", f"zeros, p {p}", [rest], lambda x, p=p: F.lp_pool1d(x, p, 2),
+                   kernel_shape=[2], strides=[2], p=p, is_smooth=False)  # fmt: skip
     yield case("GlobalAveragePool", "", [x], lambda x: x.mean((2, 3), keepdim=True))
     yield case("GlobalMaxPool", "", [x], lambda x: x.amax((2, 3), keepdim=True))
     yield case("GlobalLpPool", "", [x],
