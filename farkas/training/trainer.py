@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from farkas.training.step_graph import Part, StepGraph
 from farkas.training.training import Training
 from poly.errors import ArgumentError
 from runtime.network.compiled_graph import CompiledGraph
+
+if TYPE_CHECKING:
+    from farkas.views.page import View
 
 Array = np.ndarray
 
@@ -186,6 +189,24 @@ class Trainer:
                 "what is kept is not known before the first step, since the network leaves shapes "
                 "open: pass shapes= to train_onnx"
             )
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Write the losses of all steps to a file, as PNG or SVG.
+
+        Raises
+        ------
+        ArgumentError : the name ends in neither .png nor .svg, or matplotlib is missing.
+        FileError : the file cannot be written.
+        """
+        from farkas.views.losses import save_losses
+
+        return save_losses(self.losses, path)
+
+    def view(self) -> View:
+        """The same as a picture for Jupyter.  Raises `ArgumentError` if matplotlib is missing."""
+        from farkas.views.losses import losses_view
+
+        return losses_view(self.losses)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the network with its present weights as an ONNX file."""

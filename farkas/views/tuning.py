@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farkas.console.files import write_file
 from farkas.views.page import View
-from poly.errors import ArgumentError
-from poly.show.markup import Markup
+from farkas.views.plots import figure_view, format_of, new_figure, save_figure
 
 if TYPE_CHECKING:
     from farkas.tuning.tune_program import Tuned
-
-#: The formats of files, by the ends of their names.
-FORMATS = ("png", "svg")
 
 
 def tuning_view(found: Mapping[str, Tuned]) -> View:
@@ -29,9 +22,8 @@ def tuning_view(found: Mapping[str, Tuned]) -> View:
     ------
     ArgumentError : matplotlib is missing.
     """
-    image = _drawn(found, "svg").decode()
     lines = [f"{name}: {len(t.history)} trials, {t.winner.gain:.2f}" for name, t in found.items()]
-    return View(Markup(image[image.index("<svg") :]), "\n".join(lines), "Tuned")
+    return figure_view(_drawn(found), "\n".join(lines), "Tuned")
 
 
 def save_plot(found: Mapping[str, Tuned], path: str | os.PathLike[str]) -> Path:
@@ -42,23 +34,12 @@ def save_plot(found: Mapping[str, Tuned], path: str | os.PathLike[str]) -> Path:
     ArgumentError : another end, or matplotlib is missing.
     FileError : the file cannot be written.
     """
-    name = os.fspath(path)
-    form = Path(name).suffix.removeprefix(".").lower()
-    if form not in FORMATS:
-        raise ArgumentError(f"{name}: the name of a plot ends in .png or .svg")
-    write_file(name, _drawn(found, form))
-    return Path(name)
+    format_of(path)
+    return save_figure(_drawn(found), path)
 
 
-def _drawn(found: Mapping[str, Tuned], form: str) -> bytes:
-    try:
-        figure_type = import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise ArgumentError(
-            "plots need matplotlib: pip install '.[tune]' in a clone of Farkas, or pip install "
-            "matplotlib"
-        ) from None
-    figure = figure_type(figsize=(9, 3.2), layout="constrained")
+def _drawn(found: Mapping[str, Tuned]) -> Any:
+    figure = new_figure(9, 3.2)
     over_trials, over_seconds = figure.subplots(1, 2, sharey=True)
     for name, tuned in found.items():
         best = list(accumulate((min(1.0, m.trial.ratio) for m in tuned.history), min, initial=1.0))
@@ -72,9 +53,7 @@ def _drawn(found: Mapping[str, Tuned], form: str) -> bytes:
     over_trials.set_ylim(0, 1.08)
     if len(found) > 1:
         over_seconds.legend(fontsize=7)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=form, dpi=120)
-    return buffer.getvalue()
+    return figure
 
 
 def _curve(axes: Any, x: Sequence[float], best: Sequence[float], name: str) -> None:

@@ -239,3 +239,17 @@ def test_wrong_requests() -> None:
         trainer.step({"x": batch()["x"]})
     with pytest.raises(fk.ArgumentError, match="has no Q"):
         trainer.load_state({**trainer.state, "Q": np.zeros(3)})
+
+
+def test_the_curve_of_the_losses(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trainer = fk.train_onnx(dense(), fk.Training("cross_entropy"), shapes={"N": 16})
+    assert str(trainer.view()) == "0 steps"
+    for _ in range(3):
+        trainer.step(batch())
+    assert str(trainer.view()) == f"3 steps, the last loss is {trainer.losses[-1]:.4g}"
+    assert trainer.view()._repr_html_().count("<svg") == 1
+    assert trainer.plot(tmp_path / "losses.svg").read_text().count("<svg") == 1
+    assert trainer.plot(tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(fk.ArgumentError, match=r"ends in \.png or \.svg"):
+        trainer.plot(tmp_path / "losses.pdf")
