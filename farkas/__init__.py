@@ -21,7 +21,7 @@
 `export_onnx`                             an ONNX file to C that needs nothing of Farkas
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
-`show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
+`show`, `space`, `dataflow`, `steps`, …   pictures of these, as HTML and as text
 `intrinsic`, `load_intrinsics`            instructions of CPUs, by their meaning
 `explore`                                 a schedule under one's hands, in Jupyter
 `evaluate`, `verify`                      the numpy reference, and comparing with it
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from farkas.training.train_onnx import train_onnx
     from farkas.training.trainer import Trainer
     from farkas.training.training import Training
-    from farkas.views import View, explore, footprints, show, space, steps
+    from farkas.views import View, dataflow, explore, footprints, show, space, steps
     from poly.ir.dtypes import DTYPES, DType
     from poly.ir.program import Program
     from poly.schedule.schedule import Schedule
@@ -149,6 +149,7 @@ __all__ = [
     "compile",
     "compile_onnx",
     "compile_torch",
+    "dataflow",
     "einsum",
     "evaluate",
     "explore",
@@ -218,6 +219,7 @@ _HOMES = {
     "View": "farkas.views",
     "explore": "farkas.views",
     "footprints": "farkas.views",
+    "dataflow": "farkas.views",
     "show": "farkas.views",
     "space": "farkas.views",
     "steps": "farkas.views",

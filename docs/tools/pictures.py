@@ -1,9 +1,9 @@
-"""The pictures of the README and the front page, light and dark.
+"""The pictures of the README and of pages, light and dark or on a background of their own.
 
     python -m docs.tools.pictures      writes docs/pictures/*.svg
 
-One is drawn from the table of networks in docs/performance.md, the other from a refusal, for which
-the compiler is asked.  A test compares.
+One is drawn from the table of networks in docs/performance.md, one from a refusal, for which the
+compiler is asked, and one from a recurrence and its gradient.  A test compares.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 BLUR = """\
 def blur(float32 X[H,W], float32 K[3,3]) -> (Y) {
     Y[y,x] +=! X[y+u,x+v] * K[u,v]
+}"""
+SOFT_DTW = """\
+def soft_dtw(float64 X[N], float64 Y[M]) -> (L) {
+    C[i,j] = (X[i] - Y[j]) * (X[i] - Y[j])
+    R[0,0] = 0
+    R[0,j+1] = 1e9 where j in 0:M
+    R[i+1,0] = 1e9 where i in 0:N
+    R[i+1,j+1] = C[i,j] - log(exp(-R[i,j]) + exp(-R[i,j+1]) + exp(-R[i+1,j]))
+    L[] = R[N,M]
 }"""
 STEP = "parallelize S0: u"
 
@@ -160,12 +169,19 @@ def refused(c: Colours) -> str:
     return page(740, 74 + 19 * len(lines) + 110, "A schedule step that is refused", parts)
 
 
+def recurrence() -> str:
+    """The flow of values in a recurrence and in its gradient."""
+    html = fk.dataflow(fk.grad(SOFT_DTW), "R, dR", N=4, M=4).html
+    return html[html.index("<svg") : html.index("</svg>")] + "</svg>\n"
+
+
 def pictures() -> dict[str, str]:
     """Each file of docs/pictures, as it should be."""
     found = {}
     for name, colours in THEMES.items():
         found[f"networks-{name}.svg"] = bars(colours)
         found[f"refusal-{name}.svg"] = refused(colours)
+    found["dataflow.svg"] = recurrence()
     return found
 
 

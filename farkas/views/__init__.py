@@ -11,9 +11,10 @@ from typing import Any
 
 from farkas.views.page import View
 from poly.errors import ArgumentError, IllegalScheduleError
+from poly.ir.program import Program
 from poly.schedule.schedule import Schedule
 
-__all__ = ["View", "explore", "footprints", "show", "space", "steps"]
+__all__ = ["View", "dataflow", "explore", "footprints", "show", "space", "steps"]
 
 
 def show(what: Any, statement: str | None = None) -> View:
@@ -78,6 +79,36 @@ def space(
     return space_view(_schedule(what), statement, names, given, dict(at or {}))
 
 
+def dataflow(
+    what: Any, tensors: str | Sequence[str], sizes: Mapping[str, int] | None = None, **named: int
+) -> View:
+    """Which elements of a tensor are read to compute which others of the same tensor, as arrows.
+
+    Several tensors are drawn in one picture, each in a colour of its own: the states of a
+    recurrence and their gradient, say, of which one goes forwards and the other backwards.
+
+    >>> decay = "def f(float32 X[N]) -> (L) { S[0] = 1; S[i+1] = S[i] * X[i]; L[] = S[N] }"
+    >>> print(fk.dataflow(fk.grad(decay), "S, dS", N=3))
+    S[0] -> S[1], S[1] -> S[2], S[2] -> S[3]
+    dS[1] -> dS[0], dS[2] -> dS[1], dS[3] -> dS[2]
+    elements of S and dS at N=3
+
+    Parameters
+    ----------
+    what : a `Program`, or a `Schedule` or a `Kernel` of one
+    tensors : of equal rank, with one or two dimensions, by name; each is written by the program
+    sizes, named : values for sizes of the program; 8 for those without one
+
+    Raises
+    ------
+    ArgumentError : there is no such tensor, one of another rank, or an unknown size.
+    """
+    from farkas.views.element_flow import dataflow_view
+
+    names = [x.strip() for x in tensors.split(",")] if isinstance(tensors, str) else tensors
+    return dataflow_view(_program(what), names, {**(sizes or {}), **named})
+
+
 def steps(what: Any) -> View:
     """The script of a schedule step by step: what each changed in the tree and in the text.
 
@@ -118,6 +149,13 @@ def explore(what: Any, **sizes: int) -> Any:
     from farkas.views.explorer import Explorer
 
     return Explorer(_schedule(what), sizes, getattr(what, "target", None))
+
+
+def _program(what: Any) -> Program:
+    found = what if isinstance(what, Program) else getattr(what, "program", None)
+    if isinstance(found, Program):
+        return found
+    raise ArgumentError(f"expected a Program, a Schedule or a Kernel, not a {type(what).__name__}")
 
 
 def _schedule(what: Any) -> Schedule:

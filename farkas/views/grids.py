@@ -23,8 +23,8 @@ MOST = 24
 #: Points on one side of an instance, where another one is far away.
 _AROUND = 5
 CELL = 38
-_MARGIN, _FOOT = 44, 26
-_INK, _PAPER, _WRONG = "#2b2b2b", "#fdfdfb", "#d01f1f"
+MARGIN, _FOOT = 44, 26
+INK, PAPER, _WRONG = "#2b2b2b", "#fdfdfb", "#d01f1f"
 KIND_COLOURS = {
     "flow": "#3d7fd9", "anti": "#d9803d", "output": "#8a63d2", "reduction": "#3da35d",
 }  # fmt: skip
@@ -223,7 +223,7 @@ def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[
 
 def picture_width(grids: Sequence[Grid]) -> int:
     """The width of the picture that `draw` makes, in pixels."""
-    return sum(2 * _MARGIN + len(g.area[1]) * CELL for g in grids)
+    return sum(2 * MARGIN + len(g.area[1]) * CELL for g in grids)
 
 
 def draw(
@@ -234,10 +234,10 @@ def draw(
     height = 0.0
     for g in grids:
         rows, columns = g.area
-        origins[g.statement.name] = (left + _MARGIN, float(_MARGIN))
+        origins[g.statement.name] = (left + MARGIN, float(MARGIN))
         parts.append(_grid_svg(g, *origins[g.statement.name]))
-        left += 2 * _MARGIN + len(columns) * CELL
-        height = max(height, _MARGIN + len(rows) * CELL + (_FOOT if g.rows else 12))
+        left += 2 * MARGIN + len(columns) * CELL
+        height = max(height, MARGIN + len(rows) * CELL + (_FOOT if g.rows else 12))
 
     def centre(instance: Instance) -> tuple[float, float] | None:
         name, point = instance
@@ -251,7 +251,7 @@ def draw(
     lines: list[Markup] = []
     for kind in KINDS:
         found = [(centre(a.source), centre(a.sink)) for a in dependences if a.kind == kind]
-        lines.append(_arrows([(a, b) for a, b in found if a and b], KIND_COLOURS[kind], 1.2, kind))
+        lines.append(arrows([(a, b) for a, b in found if a and b], KIND_COLOURS[kind], 1.2, kind))
     if wrong is not None:
         ends = centre(wrong.source), centre(wrong.sink)
         for end in filter(None, ends):
@@ -260,11 +260,16 @@ def draw(
             lines.append(ring)
         if ends[0] and ends[1]:
             title = f"{wrong.kind}: must come first"
-            lines.append(_arrows([(ends[0], ends[1])], _WRONG, 2.5, title))
-    paper = element("rect", width=left, height=height, rx=8, fill=_PAPER, stroke="#cfcfcf")
+            lines.append(arrows([(ends[0], ends[1])], _WRONG, 2.5, title))
+    return on_paper(left, height, [*parts, *lines])
+
+
+def on_paper(width: float, height: float, parts: Sequence[Markup]) -> Markup:
+    """Shapes as one SVG with a background of its own."""
+    paper = element("rect", width=width, height=height, rx=8, fill=PAPER, stroke="#cfcfcf")
     return element(
-        "svg", paper, *parts, *lines, xmlns="http://www.w3.org/2000/svg", width=left,
-        height=height, viewBox=f"0 0 {left:g} {height:g}", font_family="monospace", font_size=11,
+        "svg", paper, *parts, xmlns="http://www.w3.org/2000/svg", width=width, height=height,
+        viewBox=f"0 0 {width:g} {height:g}", font_family="monospace", font_size=11,
         style="max-width:100%;height:auto",
     )  # fmt: skip
 
@@ -282,7 +287,7 @@ def legend(kinds: Iterable[str]) -> Markup:
 def _grid_svg(g: Grid, x: float, y: float) -> Markup:
     rows, columns = g.area
     right, bottom = x + len(columns) * CELL, y + len(rows) * CELL
-    title = element("text", g.statement.name, x=x, y=16, fill=_INK, font_weight="bold")
+    title = element("text", g.statement.name, x=x, y=16, fill=INK, font_weight="bold")
     small = len(g.points) <= 200
     areas, dots, numbers = [], [], []
     for n, tile, t in zip(g.numbers, g.tiles, g.points, strict=True):
@@ -298,25 +303,25 @@ def _grid_svg(g: Grid, x: float, y: float) -> Markup:
         title,
         element("g", *areas, fill_opacity=0.22),
         *_order_svg(g, x, y),
-        element("g", *dots, fill=_PAPER if small else _INK, stroke=_INK, stroke_width=0.8),
-        element("g", *numbers, fill=_INK, text_anchor="middle", font_size=8.5,
+        element("g", *dots, fill=PAPER if small else INK, stroke=INK, stroke_width=0.8),
+        element("g", *numbers, fill=INK, text_anchor="middle", font_size=8.5,
                 pointer_events="none"),
     ]  # fmt: skip
     for n, c in enumerate(columns):
-        parts.append(_label(str(c), x + (n + 0.5) * CELL, y - 6))
+        parts.append(label(str(c), x + (n + 0.5) * CELL, y - 6))
     if g.columns:
-        parts.append(_label(f"{g.columns} →", right + 18, y - 6))
+        parts.append(label(f"{g.columns} →", right + 18, y - 6))
     if g.rows:
         for n, r in enumerate(rows):
-            parts.append(_label(str(r), x - 12, y + (n + 0.5) * CELL + 4))
-        parts.append(_label(f"{g.rows} ↓", x - 12, bottom + 16))
+            parts.append(label(str(r), x - 12, y + (n + 0.5) * CELL + 4))
+        parts.append(label(f"{g.rows} ↓", x - 12, bottom + 16))
     for name in g.cut:
         if gaps(columns if name == g.columns else rows):
             continue
         where = "more columns" if name == g.columns else "more rows"
         dx, dy = (18, -CELL * 0.4) if name == g.columns else (-CELL * 0.4, 16)
         text = element("title", where)
-        parts.append(element("text", text, "…", x=right + dx, y=bottom + dy, fill=_INK,
+        parts.append(element("text", text, "…", x=right + dx, y=bottom + dy, fill=INK,
                              font_size=16))  # fmt: skip
     for n in gaps(columns):
         parts.append(_gap(x + n * CELL, y - 18, x + n * CELL, bottom + 6, "columns"))
@@ -328,7 +333,7 @@ def _grid_svg(g: Grid, x: float, y: float) -> Markup:
 def _gap(x1: float, y1: float, x2: float, y2: float, what: str) -> Markup:
     """A line where rows or columns are omitted."""
     title = element("title", f"some {what} are left out")
-    return element("line", title, x1=x1, y1=y1, x2=x2, y2=y2, stroke=_INK, stroke_width=1.6,
+    return element("line", title, x1=x1, y1=y1, x2=x2, y2=y2, stroke=INK, stroke_width=1.6,
                    stroke_dasharray="5 4")  # fmt: skip
 
 
@@ -341,13 +346,13 @@ def _order_svg(g: Grid, x: float, y: float) -> list[Markup]:
             runs.append([])
         runs[-1].append(f"{x + (column + 0.5) * CELL:g},{y + (row + 0.5) * CELL:g}")
     return [
-        element("polyline", points=" ".join(run), fill="none", stroke=_INK, stroke_opacity=0.45,
+        element("polyline", points=" ".join(run), fill="none", stroke=INK, stroke_opacity=0.45,
                 stroke_width=1.4)
         for run in runs if len(run) > 1
     ]  # fmt: skip
 
 
-def _arrows(
+def arrows(
     ends: Sequence[tuple[tuple[float, float], tuple[float, float]]],
     ink: str,
     width: float,
@@ -380,8 +385,8 @@ def _arrows(
     )
 
 
-def _label(text: str, x: float, y: float) -> Markup:
-    return element("text", text, x=x, y=y, fill=_INK, text_anchor="middle")
+def label(text: str, x: float, y: float) -> Markup:
+    return element("text", text, x=x, y=y, fill=INK, text_anchor="middle")
 
 
 def _nth(n: int) -> str:

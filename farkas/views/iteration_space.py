@@ -8,6 +8,7 @@ from farkas.views.grids import MOST, Grid, draw, grid, legend
 from farkas.views.page import View
 from poly.deps.instances import Pair, dependent_pairs, instance_text
 from poly.errors import ArgumentError
+from poly.ir.program import Program
 from poly.ir.size_values import all_sizes
 from poly.schedule.schedule import Schedule
 from poly.show.markup import element
@@ -29,8 +30,7 @@ def space_view(
     name = chosen_statement(schedule, statement)
     s = schedule.scop.statement(name)
     program = schedule.program
-    usual = {n: USUAL_SIZE for n in program.sizes if n not in program.products}
-    every = all_sizes(program, {**usual, **sizes})
+    every = shown_sizes(program, sizes)
     shown = tuple(loops) or s.loops[:2]
     if len(shown) > 2:
         raise ArgumentError(f"a picture has two loops at most, {len(shown)} are given")
@@ -65,6 +65,12 @@ def _words(g: Grid, pairs: Sequence[Pair]) -> list[str]:
         more = f", … ({len(ends)} in all)" if len(ends) > _MOST_PAIRS else ""
         found.append(f"{kind}: {', '.join(ends[:_MOST_PAIRS])}{more}")
     return found
+
+
+def shown_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """A value for every size of a program, as `all_sizes`; `USUAL_SIZE` where none is given."""
+    usual = {n: USUAL_SIZE for n in program.sizes if n not in program.products}
+    return all_sizes(program, {**usual, **sizes})
 
 
 def chosen_statement(schedule: Schedule, statement: str | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from poly.deps.dependences import KINDS, Dependences, time_map
+from poly.deps.dependences import KINDS, Dependences, flow_of_tensor, time_map
 from poly.deps.scop import Scop, ScopStatement
 from poly.sets.to_isl import least_point, maps_of
 from poly.tree.nodes import Member, Node, order_of
@@ -103,6 +103,26 @@ def dependent_pairs(
             chosen = before if kind == "flow" else [max(before, key=lambda i: i[1])]
             found += [Pair(kind, source, sink) for source in chosen]
     return tuple(found)
+
+
+def element_flow(
+    scop: Scop, tensor: str, sizes: Mapping[str, int], shown: Point
+) -> tuple[tuple[Point, Point], ...]:
+    """Pairs of different elements of a tensor, the first of which is read to compute the second.
+
+    shown : how many elements along each dimension, from 0 on
+    """
+    writes = isl.UnionMap("{ }")
+    for s in scop.statements:
+        if s.target.tensor == tensor:
+            writes = writes.union(isl.UnionMap.from_map(s.write))
+    flow = flow_of_tensor(scop, tensor).intersect_params(sizes_set(sizes))
+    among = flow.apply_domain(writes).apply_range(writes)
+    box = " and ".join(f"0 <= i{n} < {most}" for n, most in enumerate(shown))
+    index = ", ".join(f"i{n}" for n in range(len(shown)))
+    elements = isl.UnionSet(f"{{ {tensor}[{index}] : {box} }}")
+    pairs = _listed(among.intersect_domain(elements).intersect_range(elements))
+    return tuple(sorted((source, sink) for _, source, _, sink in pairs if source != sink))
 
 
 def least_values(

@@ -21,6 +21,7 @@ HEAT = """def heat(float32 A[T,N]) -> (A) {
     step: A[t+1,i] = A[t,i-1] + A[t,i] + A[t,i+1] where t in 0:T-1, i in 1:N-1 }"""
 MATMUL = """def mm(float32 A[N,K], float32 B[K,M]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }"""
 CHAIN = "def chain(float32 X[N]) -> (U) { T[i] = 2 * X[i]; U[i] = T[i] + T[i+1] }"
+DECAY = "def f(float32 X[N]) -> (L) { S[0] = 1; S[i+1] = S[i] * X[i]; L[] = S[N] }"
 TILED = "tile mm: i, j by 4, 4\nparallelize mm: i_o"
 ON_GPU = """fuse mm_init, mm: i, j
 tile mm: i, j by 4, 8
@@ -54,6 +55,7 @@ def texts_of(view: fk.View) -> list[str]:
         lambda: fk.show(schedule(MATMUL, TILED), "mm"),
         lambda: fk.space(schedule(MATMUL, TILED)),
         lambda: fk.space(schedule(HEAT), loops=("i",), sizes={"T": 2, "N": 40}),
+        lambda: fk.dataflow(fk.grad(DECAY), "S, dS", N=4),
         lambda: fk.steps(schedule(MATMUL, TILED)),
         lambda: fk.show(schedule(MATMUL, ON_GPU), "mm"),
         lambda: fk.steps(schedule(MATMUL, ON_GPU)),
@@ -101,6 +103,44 @@ def test_dependences_are_arrows() -> None:
     assert flow[1].get("d", "").count("Q") == flow[2].get("d", "").count("Z") == 7
     titles = [e.text for e in tree_of(view).iter() if e.tag.endswith("title")]
     assert "step[1, 2] runs 5th" in titles
+
+
+def test_a_recurrence_and_its_gradient() -> None:
+    view = fk.dataflow(fk.grad(DECAY), "S, dS", N=3)
+    assert view.text == (
+        "S[0] -> S[1], S[1] -> S[2], S[2] -> S[3]\n"
+        "dS[1] -> dS[0], dS[2] -> dS[1], dS[3] -> dS[2]\n"
+        "elements of S and dS at N=3"
+    )
+    groups = {g[0].text: g for g in tree_of(view).iter() if g.tag.endswith("}g")}
+    colours = [groups[name][1].get("stroke") for name in ("S", "dS")]
+    assert len(set(colours)) == 2
+    assert all(groups[name][1].get("d", "").count("Q") == 3 for name in ("S", "dS"))
+    assert sum(e.tag.endswith("circle") for e in tree_of(view).iter()) == 4
+
+
+def test_the_flow_of_elements_in_two_dimensions() -> None:
+    chain = fk.parse(
+        "def f(float32 X[N,M]) -> (P) { P[i,0] = X[i,0]; P[i,j+1] = P[i,j] * X[i,j+1] }"
+    )
+    view = fk.dataflow(fk.Schedule.of(chain), ["P"], N=2, M=100)
+    assert view.text.startswith("P[0, 0] -> P[0, 1], ") and "(46 in all)" in view.text
+    assert "at most 24 are shown" in view.text
+    first = fk.dataflow(fk.parse(CHAIN), "T, U", N=3)
+    assert "no element of T is computed from another directly" in first.text
+
+
+@pytest.mark.parametrize(
+    "tensors, message",
+    [
+        ("Q", "computes no tensor 'Q'; it computes S, L"),
+        ([], "no tensor is named"),
+        ("L", "L has 0 dimensions; a picture has one or two"),
+    ],
+)
+def test_tensors_that_cannot_be_drawn(tensors: str | list[str], message: str) -> None:
+    with pytest.raises(fk.ArgumentError, match=message):
+        fk.dataflow(fk.parse(DECAY), tensors)
 
 
 def test_a_long_loop_is_cut() -> None:
