@@ -199,11 +199,9 @@ class Source:
                 node, new = _in_training(node, number)
                 running |= dict(zip(node.input[3:5], new, strict=True))
             elif kind == "Dropout":
-                node = _dropping(node, self.initializers, step, _number_of(seed, number))
-                pending, is_random = (
-                    replace(pending, versions={**pending.versions, DOMAIN: 1}),
-                    True,
-                )
+                node = _dropping(node, self._dropped(node), step, _number_of(seed, number))
+                pending = replace(pending, versions={**pending.versions, DOMAIN: 1})
+                is_random = is_random or node.op_type == "Dropout"
             nodes.append(replace(pending, node=node))
         passed = {*names, *(n for n in running if n in self.initializers)}
         left = {n: t for n, t in self.initializers.items() if n not in passed}
@@ -220,6 +218,20 @@ class Source:
             outputs=(*self.outputs, *running.values()), running=running,
             step=step if is_random else "",
         )  # fmt: skip
+
+    def _dropped(self, node: onnx.NodeProto) -> float:
+        """The ratio of a Dropout.  Raises `ModelError` unless it is constant."""
+        if len(node.input) < 2 or not node.input[1]:
+            return next((a.f for a in node.attribute if a.name == "ratio"), 0.5)
+        tensor = self.initializers.get(node.input[1])
+        for made in (p.node for p in self.nodes if node.input[1] in p.node.output):
+            for a in made.attribute if made.op_type == "Constant" else ():
+                if a.name == "value_float":
+                    return float(a.f)
+                tensor = a.t if a.name == "value" else tensor
+        if tensor is None:
+            raise ModelError(f"{printable(shown_name(node))}: the ratio of Dropout is not known")
+        return float(onnx.numpy_helper.to_array(tensor))
 
     @cached_property
     def makers(self) -> Mapping[str, Maker]:
@@ -283,15 +295,10 @@ def _in_training(node: onnx.NodeProto, number: int) -> tuple[onnx.NodeProto, lis
     return made, running
 
 
-def _dropping(
-    node: onnx.NodeProto, initializers: Mapping[str, TensorProto], step: str, key: int
-) -> onnx.NodeProto:
-    """A Dropout that drops, with a generator of its own."""
-    ratio = next((a.f for a in node.attribute if a.name == "ratio"), 0.5)
-    if len(node.input) > 1 and node.input[1]:
-        if node.input[1] not in initializers:
-            raise ModelError(f"{printable(shown_name(node))}: the ratio of Dropout is not known")
-        ratio = float(onnx.numpy_helper.to_array(initializers[node.input[1]]))
+def _dropping(node: onnx.NodeProto, ratio: float, step: str, key: int) -> onnx.NodeProto:
+    """A Dropout that drops, with a generator of its own, or the identity where it drops nothing."""
+    if ratio == 0:
+        return onnx.helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name)
     return onnx.helper.make_node(
         "Dropout", [node.input[0], step], [node.output[0]], name=node.name, domain=DOMAIN,
         ratio=ratio, key=key,

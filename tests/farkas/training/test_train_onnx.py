@@ -182,6 +182,20 @@ def test_dropout_depends_on_seed_and_step_alone() -> None:
     assert losses(1, 1) != first
 
 
+@pytest.mark.parametrize("ratio", [0.0, 0.5])
+def test_the_ratio_of_dropout_may_be_a_node(ratio: float) -> None:
+    """As torch's exporter writes it."""
+    model, data = dense(dropout=0.1), batch()
+    (tensor,) = (t for t in model.graph.initializer if t.name == "ratio")
+    value = numpy_helper.from_array(np.array(ratio, np.float32))
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["ratio"], value=value))
+    model.graph.initializer.remove(tensor)
+    training = fk.Training("cross_entropy", fk.SGD(0.1))
+    found = fk.train_onnx(model, training, shapes={"N": 16}).step(data)
+    plain = fk.train_onnx(dense(), training, shapes={"N": 16}).step(data)
+    assert (found == pytest.approx(plain, rel=1e-6)) == (ratio == 0)
+
+
 def test_saving_and_going_on(tmp_path: Path) -> None:
     model, data = dense(), batch()
     training = fk.Training("cross_entropy", fk.Adam(0.05))
