@@ -164,7 +164,6 @@ def by_onnx(weights: Weights, batches: Batches) -> Trained:
     trainer.step({"x": batches[0][0], "labels": batches[0][1]})
     before = time.perf_counter() - start
     trainer.load_state(begin)
-    trainer.losses.clear()
     losses, times = _timed(lambda x, y: trainer.step({"x": x, "labels": y}), batches)
     return Trained(losses, {n: trainer.state[n] for n in weights}, times, before)
 

@@ -15,6 +15,7 @@ from farkas.console.files import write_file
 from farkas.training.step_graph import Part, StepGraph
 from farkas.training.training import Training
 from poly.errors import ArgumentError
+from poly.ir.program import fresh_name
 from runtime.network.compiled_graph import CompiledGraph
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Trainer:
         self.training, self._network = training, network
         self.losses: list[float] = []
         self._lock = threading.Lock()
+        #: Steps so far, and what their number is called in `state`.
+        self._count, self._count_label = 0, "steps"
         #: What is kept, and where the next step writes it.
         self._now: dict[str, Array] = {}
         self._next: dict[str, Array] = {}
@@ -94,6 +97,7 @@ class Trainer:
             for name, begin in part.state.items()
         }
         self._next = {n: np.empty_like(a) for n, a in self._now.items()}
+        self._count_label = fresh_name("steps", {*self._now})
         fixed = ports.keys() & floats.keys() - self._now.keys()
         self._fixed = {n: np.array(floats[n]) for n in fixed}
 
@@ -115,10 +119,9 @@ class Trainer:
         """
         with self._lock:
             step = self._step_for(batch)
-            number, every = len(self.losses) + 1, self.training.accumulate
-            numbers: dict[str, Any] = (
-                {counter: np.int64(number)} if (counter := self._network.counter) else {}
-            )
+            number, every = self._count + 1, self.training.accumulate
+            counter = self._network.counter
+            numbers: dict[str, Any] = {counter: np.int64(number)} if counter else {}
             scalars = {
                 n: np.float32(v) for n, v in self.training.optimiser.at(-(-number // every)).items()
             }
@@ -129,6 +132,7 @@ class Trainer:
                 self._run(step, 1, scalars, [], threads)
                 for name in step.graphs.sums:
                     self._now[name][...] = 0
+            self._count = number
             self.losses.append(float(loss))
             return self.losses[-1]
 
@@ -148,15 +152,23 @@ class Trainer:
 
     @property
     def state(self) -> dict[str, Array]:
-        """Copies of the weights, and of what the optimiser keeps for each, by name.
+        """Copies of the weights and of what the optimiser keeps for each, by name, and how many
+        steps there were, as ``steps``: rates and the moments of Adam depend on it.
 
         Raises
         ------
         ArgumentError : the network leaves shapes open, and no batch has come yet.
         """
         with self._lock:
-            self._check_begun()
-            return {n: a.copy() for n, a in self._now.items()}
+            return {n: a.copy() for n, a in self._everything().items()}
+
+    def _everything(self) -> dict[str, Array]:
+        if not self._now:
+            raise ArgumentError(
+                "what is kept is not known before the first step, since the network leaves shapes "
+                "open: pass shapes= to train_onnx"
+            )
+        return {**self._now, self._count_label: np.array(self._count, np.int64)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave.
@@ -166,29 +178,23 @@ class Trainer:
         ArgumentError : an array is unknown, missing, or of another shape or type; or the network
             leaves shapes open, and no batch has come yet.
         """
-        with self._lock:
-            self._check_begun()
-        unknown = [n for n in state if n not in self._now]
-        missing = [n for n in self._now if n not in state]
+        known = self._everything()
+        unknown = [n for n in state if n not in known]
+        missing = [n for n in known if n not in state]
         if unknown or missing:
             name = (unknown or missing)[0]
             raise ArgumentError(f"the state {'has no' if unknown else 'needs'} {name}")
         with self._lock:
-            for name, array in self._now.items():
+            for name, array in known.items():
                 new = np.asarray(state[name])
                 if new.shape != array.shape or new.dtype != array.dtype:
                     raise ArgumentError(
                         f"{name} is {new.dtype} of shape {new.shape}, not {array.dtype} of "
                         f"{array.shape}"
                     )
-                array[...] = new
-
-    def _check_begun(self) -> None:
-        if not self._now:
-            raise ArgumentError(
-                "what is kept is not known before the first step, since the network leaves shapes "
-                "open: pass shapes= to train_onnx"
-            )
+            for name, array in self._now.items():
+                array[...] = state[name]
+            self._count = int(state[self._count_label])
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
         """Write the losses of all steps to a file, as PNG or SVG.

@@ -122,7 +122,7 @@ def test_some_weights_stay() -> None:
     model, data = dense(), batch()
     training = fk.Training("cross_entropy", fk.SGD(0.1), of=["W2", "b2"])
     trainer = fk.train_onnx(model, training, shapes={"N": 16})
-    assert list(trainer.state) == ["W2", "b2"]
+    assert list(trainer.state) == ["W2", "b2", "steps"]
     first = trainer.step(data)
     assert trainer.step(data) < first
 
@@ -150,8 +150,10 @@ def test_accumulation() -> None:
     for _ in range(4):
         losses = [trainer.step(p) for p in parts]
         assert other.step(whole) == pytest.approx(np.mean(losses), rel=1e-4)
-    for n, a in other.state.items():
-        np.testing.assert_allclose(trainer.state[n], a, rtol=1e-2, atol=1e-4)
+    found, expected = trainer.state, other.state
+    assert (found.pop("steps"), expected.pop("steps")) == (12, 4)
+    for n, a in expected.items():
+        np.testing.assert_allclose(found[n], a, rtol=1e-2, atol=1e-4)
 
 
 def test_statistics_of_batches() -> None:
@@ -210,8 +212,13 @@ def test_saving_and_going_on(tmp_path: Path) -> None:
     loss = -np.log(p[np.arange(16), data["labels"]]).mean()
     kept = trainer.state
     assert trainer.step(data) == pytest.approx(loss, rel=1e-5)
-    trainer.load_state(kept)
-    assert trainer.step(data) == pytest.approx(loss, rel=1e-5)
+    expected = trainer.step(data), trainer.step(data)
+    other = fk.train_onnx(model, training, shapes={"N": 16})
+    for one in (trainer, other):  # moments go on, too
+        one.load_state(kept)
+        assert one.step(data) == pytest.approx(loss, rel=1e-5)
+        assert (one.step(data), one.step(data)) == expected
+    assert trainer.state["steps"] == other.state["steps"] == 8
 
 
 @pytest.mark.parametrize(
