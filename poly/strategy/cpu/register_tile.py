@@ -257,9 +257,10 @@ class Update:
 
         # Lanes strided in memory are transposed in registers, `lanes` rows at a time.
         store = (SCATTER * lanes if scattered else 1) / length
-        in_order = all(r.tensor in self.rearranged or plain_dimension(r, v) is None for r in moving)
-        # Where operands are packed for some tiles, rows in other pages are as well.
-        pages = in_order and sum(w in loops_of_read(r) and self.turns_pages(r) for r in still)
+        # Rows in other pages are packed beside the operands of several tiles that are, once for all.
+        packs = any(plain_dimension(r, v) is not None for r in moving) and not scattered
+        times = max(1.0, (self.extents[v] or USUAL) / (2 * lanes)) if packs else 1.0
+        pages = sum(w in loops_of_read(r) and self.turns_pages(r) for r in still) / times
         cost = TileCost(loads, store, pages * TURN_PAGE)
         height = self.extents.get(w) if w else 1
         return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
