@@ -257,7 +257,7 @@ class Update:
 
         # Lanes strided in memory are transposed in registers, `lanes` rows at a time.
         store = (SCATTER * lanes if scattered else 1) / length
-        # Rows in other pages are packed beside the operands of several tiles that are, once for all.
+        # Beside operands that are packed for several tiles, rows in other pages are, too, and once.
         packs = any(plain_dimension(r, v) is not None for r in moving) and not scattered
         times = max(1.0, (self.extents[v] or USUAL) / (2 * lanes)) if packs else 1.0
         pages = sum(w in loops_of_read(r) and self.turns_pages(r) for r in still) / times
