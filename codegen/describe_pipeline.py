@@ -50,6 +50,11 @@ def _page(title: str, p: Pipeline[Any, Any]) -> list[str]:
         lines.append(f"{number}. *{tactic.name}*{plain}: {first_sentence(tactic)}")
         if tactic.parameters:
             lines.append(f"   * may be tuned: {', '.join(x.name for x in tactic.parameters)}")
+    if p.strategy.finish:
+        lines += ["", "### All statements, after that", ""]
+        lines += (
+            f"{n}. `{f.__name__}`: {first_sentence(f)}" for n, f in enumerate(p.strategy.finish, 1)
+        )
     lines += [
         "",
         "If isl cannot generate loops of the result, plain tactics alone are tried, then the",

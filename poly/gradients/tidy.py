@@ -30,7 +30,7 @@ def tidied(program: Program) -> Program:
     """The program of a gradient in a form that one would write."""
     for rewritten in (
         _gathered, _without_implied, _begun, _joined, _without_copies, eliminate_dead,
-        without_unused, _ordered, numbered,
+        without_unused, _ordered, _results_last, numbered,
     ):  # fmt: skip
         program = rewritten(program)
     return program
@@ -184,6 +184,30 @@ def _ordered(program: Program) -> Program:
         )
 
     return replace(program, statements=tuple(map(visit, program.statements)))
+
+
+def _results_last(program: Program) -> Program:
+    """Gradients that nothing reads come last, in their order: statements that are between others
+    which run through the same rows would keep these apart.
+    """
+    kept = list(program.statements)
+    moved: list[Statement] = []
+    for t in program.outputs:
+        own = [s for s in kept if s.target.tensor == t.name]
+        if own and all(is_made(s) and not s.block for s in own) and _may_wait(kept, own):
+            kept = [s for s in kept if s.target.tensor != t.name]
+            moved += own
+    return replace(program, statements=(*kept, *moved), text=None)
+
+
+def _may_wait(statements: Sequence[Statement], own: Sequence[Statement]) -> bool:
+    """Whether the statements of a tensor may run after all others."""
+    (name,) = {s.target.tensor for s in own}
+    later = statements[statements.index(own[0]) :]
+    used = {r.tensor for s in own for r in s.reads} - {name}
+    others = [s for s in statements if s.target.tensor != name]
+    read = any(r.tensor == name for s in others for r in s.reads)
+    return not read and not any(s.target.tensor in used for s in later)
 
 
 def numbered(program: Program) -> Program:

@@ -204,7 +204,7 @@ def _merge(a: Filter, b: Filter, step: Step) -> Filter:
             f"{step}: the outermost loops of {', '.join(a.statements)} are "
             f"{', '.join(one.names[:count])}, outermost first"
         )
-    check_unmarked(step, *one.members[:count], *two.members[:count])
+    _check_same_marks(step, one.members[:count], two.members[:count])
     members = [
         replace(m, schedule=m.schedule.union_add(n.schedule))
         for m, n in zip(one.members[:count], two.members[:count], strict=True)
@@ -224,6 +224,13 @@ def _merge(a: Filter, b: Filter, step: Step) -> Filter:
                 "`split` and `tile` give names with `as`"
             )
     return Filter((*a.statements, *b.statements), band(members, inner))
+
+
+def _check_same_marks(step: Step, one: tuple[Member, ...], two: tuple[Member, ...]) -> None:
+    """Loops that both run on threads share these; whether they may is checked like any order."""
+    for m, n in zip(one, two, strict=True):
+        if not m.mark == n.mark == Mark.PARALLEL:
+            check_unmarked(step, m, n)
 
 
 @primitive("fuse S, T: i", statements=2, otherwise=fuse_early)

@@ -22,7 +22,7 @@ from poly.strategy.common.tactic import (
 
 M = TypeVar("M", bound=Parallel)
 
-#: A pass over a whole schedule, before its groups get tactics.
+#: A pass over a whole schedule, before its groups get tactics or after.
 Arrange = Callable[[Schedule, Arranging[M]], Schedule]
 
 
@@ -33,11 +33,13 @@ class Strategy(Generic[M]):
     arrange : passes over the whole schedule, in order
     tactics : tried in order on each group of statements after that
     marks : the primitives that say where iterations run, first that for outer loops
+    finish : passes over the whole schedule after the tactics
     """
 
     arrange: tuple[Arrange[M], ...]
     tactics: tuple[Tactic[M, Any], ...]
     marks: tuple[str, ...]
+    finish: tuple[Arrange[M], ...] = ()
 
     def core(self, schedule: Schedule, names: tuple[str, ...], machine: M) -> Core | None:
         """The core that the first tactic with a preference would tile some statements around."""
@@ -97,6 +99,8 @@ def scheduled(
         else:
             schedule, choice = _picked(group, pick, strategy), Choice(names, pick.tactic, ())
         choices.append(choice)
+    for finish in strategy.finish:
+        schedule = finish(schedule, Arranging(machine, strategy.core))
     for step in point.steps:
         schedule = schedule.apply(step)
     return Scheduled(schedule, tuple(choices))

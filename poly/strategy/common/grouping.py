@@ -100,7 +100,7 @@ def _fuse_groups(
     machine: M,
     core_of: CoreOf[M],
 ) -> Schedule | None:
-    if not _connected(schedule, first, second):
+    if not are_connected(schedule, first, second):
         return None
     if len({schedule.scop.statement(n[0]).source.block for n in (first, second)}) > 1:
         return None
@@ -197,7 +197,7 @@ def _nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     return shared
 
 
-def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+def are_connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     """Whether a value or an element written by `first` is used by `second`."""
     written = {schedule.scop.statement(n).target.tensor for n in first}
     for name in second:

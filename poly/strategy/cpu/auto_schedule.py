@@ -15,6 +15,7 @@ from poly.strategy.common.grouping import group_statements
 from poly.strategy.cpu.arrange import reschedule_serial, share_block_loops
 from poly.strategy.cpu.contraction import RegisterTile
 from poly.strategy.cpu.interleave import Interleave
+from poly.strategy.cpu.join_threads import share_threads
 from poly.strategy.cpu.memory_bound import MemoryBound
 from poly.strategy.cpu.row_blocks import RowBlocks, share_rows
 from poly.strategy.cpu.stencil import StencilRows
@@ -34,6 +35,7 @@ CPU_STRATEGY: Strategy[Machine] = Strategy(
         MemoryBound(),
     ),
     marks=("parallelize", "vectorize"),
+    finish=(share_threads,),
 )
 
 

@@ -17,6 +17,8 @@ from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, Schedu
 from poly.ir.program import Program
 from poly.schedule.primitives import PRIMITIVES
 from poly.schedule.schedule import Schedule
+from poly.tree.kinds import Mark
+from poly.tree.nodes import loops_of
 from poly.tree.steps import Step
 from runtime.reference.interpret import instances
 from tests.poly.oracle import broken_pairs, tree_order
@@ -356,3 +358,20 @@ def test_arguments_that_are_no_schedule_arguments() -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             s.footprints("mm", sizes)  # type: ignore[arg-type]
+
+
+def test_fused_loops_on_threads_share_these() -> None:
+    """Both have to run on threads, and what one passes to the other stays in an iteration."""
+    text = (
+        "def f(float32 X[N,M]) -> (Y) {{ T[i,j] = 2 * X[i,j]\n"
+        "Y[i,j] = T[{},j] + 1 where i in 0:N-1 }}"
+    )
+    s = schedule(text.format("i")).parallelize("S0", "i")
+    with pytest.raises(ScheduleError, match="i is already marked parallel"):
+        s.fuse("S0", "S1", ["i"])
+    with pytest.raises(IllegalScheduleError):
+        schedule(text.format("i+1")).parallelize("S0", "i").parallelize("S1", "i").fuse(
+            "S0", "S1", ["i"]
+        )
+    fused = s.parallelize("S1", "i").fuse("S0", "S1", ["i"])
+    assert [m.mark for m in loops_of(fused.tree, "S1")] == [Mark.PARALLEL, Mark.SEQ]
