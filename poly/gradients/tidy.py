@@ -194,20 +194,21 @@ def _results_last(program: Program) -> Program:
     moved: list[Statement] = []
     for t in program.outputs:
         own = [s for s in kept if s.target.tensor == t.name]
-        if own and all(is_made(s) and not s.block for s in own) and _may_wait(kept, own):
+        if own and all(is_made(s) and not s.block for s in own) and _may_wait(kept, moved, own):
             kept = [s for s in kept if s.target.tensor != t.name]
             moved += own
     return replace(program, statements=(*kept, *moved), text=None)
 
 
-def _may_wait(statements: Sequence[Statement], own: Sequence[Statement]) -> bool:
-    """Whether the statements of a tensor may run after all others."""
+def _may_wait(
+    kept: Sequence[Statement], moved: Sequence[Statement], own: Sequence[Statement]
+) -> bool:
+    """Whether the statements of a tensor, which are among `kept`, may run after all others."""
     (name,) = {s.target.tensor for s in own}
-    later = statements[statements.index(own[0]) :]
     used = {r.tensor for s in own for r in s.reads} - {name}
-    others = [s for s in statements if s.target.tensor != name]
+    others = (s for s in (*kept, *moved) if s.target.tensor != name)
     read = any(r.tensor == name for s in others for r in s.reads)
-    return not read and not any(s.target.tensor in used for s in later)
+    return not read and not any(s.target.tensor in used for s in kept[kept.index(own[0]) :])
 
 
 def numbered(program: Program) -> Program:

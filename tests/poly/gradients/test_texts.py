@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import farkas as fk
+from poly.gradients.tidy import tidied
 
 TEXTS = {
     "product": (
@@ -97,3 +100,14 @@ def test_names_that_are_taken() -> None:
 def test_labels_stay() -> None:
     made = fk.value_and_grad("def f(float32 X[N]) -> (Y) { square: Y[i] = X[i] * X[i] }")
     assert [s.name for s in made.statements] == ["square", "S1"]
+
+
+def test_gradients_that_others_read_come_before_these() -> None:
+    """Statements made for dB and dA, of which dB reads dA: only dB waits."""
+    program = fk.parse(
+        "def f(float32 X[N]) -> (dB, dA, Z) { dA[i] = 2 * X[i]\ndB[i] = 3 * dA[i]\nZ[i] = X[i] }"
+    )
+    made = tuple(replace(s, name=f"__{n}") for n, s in enumerate(program.statements))
+    found = tidied(replace(program, statements=made, text=None))
+    order = [s.target.tensor for s in found.statements]
+    assert order.index("dA") < order.index("dB")
