@@ -8,11 +8,12 @@ all do not.
 from __future__ import annotations
 
 from itertools import takewhile
+from math import prod
 
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.grouping import Arranging, are_connected, groups
-from poly.strategy.common.queries import attempt, shares_ranges
+from poly.strategy.common.queries import attempt, loop_extents, shares_ranges
 from poly.tree.kinds import Mark
 from poly.tree.nodes import loops_of
 
@@ -25,7 +26,7 @@ def share_threads(schedule: Schedule, given: Arranging[Machine]) -> Schedule:
         return schedule
     position = 0
     while position + 1 < len(every := groups(schedule)):
-        for end in range(_end_of_run(schedule, every, position), position + 1, -1):
+        for end in range(_end_of_run(schedule, every, position, given.machine), position + 1, -1):
             run = every[position:end]
             if _hang_together(schedule, run):
                 fused = attempt(schedule, _fused, run)
@@ -42,11 +43,15 @@ def _shared(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(m.name for m in takewhile(lambda m: m.mark == Mark.PARALLEL, loops))
 
 
-def _end_of_run(schedule: Schedule, every: tuple[tuple[str, ...], ...], start: int) -> int:
+def _end_of_run(
+    schedule: Schedule, every: tuple[tuple[str, ...], ...], start: int, given: Machine
+) -> int:
     """The end of the groups from `start` whose threads share the same iterations."""
     first = every[start]
     depth, end = len(_shared(schedule, first)), start + 1
-    if not depth:
+    extents = loop_extents(schedule, first[0])
+    counts = [extents[x] or given.cores for x in _shared(schedule, first)]
+    if not depth or prod(counts) < given.cores:
         return end
     while (
         end < len(every)

@@ -35,6 +35,8 @@ IN_FLIGHT = 8
 STEP = 1.02
 #: Instructions to pack a vector of an operand that is transposed in registers, or only copied.
 PACK, COPY = 8, 2
+#: What lanes along a loop of unknown extent may waste.
+MAY_BE_SHORT = 0.3
 #: What it costs to read the rows of an operand in another page in each iteration of the reduction.
 PAGE, TURN_PAGE = 4096, 8
 #: Instructions to transpose one of the vectors in registers and store it.
@@ -273,14 +275,15 @@ class Update:
         stride = element_stride(r, shape, along, 1) if along else None
         return stride is not None and stride * self.element >= PAGE
 
-    def is_risky(self, found: Contraction) -> bool:
+    def is_risky(self, found: Contraction, scattered: bool) -> bool:
         """Whether packing operands, or transposing results, may not pay for some unknown sizes."""
         if None not in self.extents.values():
             return False
         known: dict[str, int | None] = {x: e or 1 for x, e in self.extents.items()}
         length = prod(self.extents[r] or 1 for r in found.reductions)
-        return length < SURE or any(
-            reuse_of(self.s, r, known) < SURE for r in self.reads if found.v in self.moves[r]
+        turned = {tensor for tensor, _ in found.packed}
+        return (scattered and length < SURE) or any(
+            reuse_of(self.s, r, known) < SURE for r in self.reads if r.tensor in turned
         )
 
     def score(
@@ -291,8 +294,7 @@ class Update:
         repacked : operands that are packed for each tile; quality : of its tile
         """
         v, extents = found.v, self.extents
-        plain = all(plain_dimension(r, v) is not None for r in moving)
-        risky = self.is_risky(found) and not (plain and not scattered and not found.packed)
+        risky = self.is_risky(found, scattered)
         return (
             -self.time(found, quality, risky, repacked),
             # The more loops reuse the vector operand, the less packing and loading it costs.
@@ -317,7 +319,8 @@ class Update:
             for r in self.reads
             if found.v in self.moves[r] and r.tensor not in self.rearranged
         )
-        spent = 1 / quality + packing + risky + repacked / 2
+        unknown = 0.0 if self.extents[found.v] else MAY_BE_SHORT
+        spent = 1 / quality + packing + risky + repacked / 2 + unknown
         terms = found.dot.group if found.dot else 1
         return round(log(spent / (found.lanes * terms)) / log(STEP))
 

@@ -96,7 +96,7 @@ def test_fewer_rows_are_moved_lane_by_lane() -> None:
 
 def test_the_epilogue_of_a_convolution() -> None:
     """A residual is read as results are written: its columns are turned into rows first."""
-    text = """def f(float32 X[1,8,14,14], float32 W[32,8], float32 R[1,32,14,14]) -> (Y) {
+    text = """def f(float32 X[1,64,14,14], float32 W[32,64], float32 R[1,32,14,14]) -> (Y) {
         float32 T[1,32,14,14]
         T[n,k,p,q] +=! X[n,c,p,q] * W[k,c]
         Y[n,k,p,q] = max(T[n,k,p,q] + R[n,k,p,q], 0)
@@ -106,8 +106,8 @@ def test_the_epilogue_of_a_convolution() -> None:
     assert kernel.source.count("fk_transpose_f32x16(fk_lanes") == 5
     assert "__asm__" in kernel.source  # accumulators leave the registers first
     given = {
-        "X": RNG.integers(-3, 4, (1, 8, 14, 14)).astype(np.float32),
-        "W": RNG.integers(-3, 4, (32, 8)).astype(np.float32),
+        "X": RNG.integers(-3, 4, (1, 64, 14, 14)).astype(np.float32),
+        "W": RNG.integers(-3, 4, (32, 64)).astype(np.float32),
         "R": RNG.integers(-3, 4, (1, 32, 14, 14)).astype(np.float32),
     }
     np.testing.assert_array_equal(kernel(**given), evaluate(kernel.program, given)["Y"])

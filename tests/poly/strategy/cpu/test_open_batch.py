@@ -32,7 +32,7 @@ def test_they_are_tiled_as_if_their_number_were_known(
         schedule = CPU.automatic(program, MACHINE).schedule
         steps.append({line for line in str(schedule).splitlines() if "vectorize" in line})
     assert steps[0] == steps[1]
-    assert any("vectorize S0: k_i" in line for line in steps[0])
+    assert any("vectorize S0: " in line and "n" not in line.split()[2] for line in steps[0])
 
 
 def test_they_are_right() -> None:
