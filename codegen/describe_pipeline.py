@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from codegen.pipeline import CPU, CUDA, OPENCL, Pipeline
@@ -40,10 +40,7 @@ def _page(title: str, p: Pipeline[Any, Any]) -> list[str]:
     lines += ["### The program of a call", "", *_numbered(p.call_rewrites)]
     lines += ["### A single program, in place of the last two", "", *_numbered(p.rewrites)]
     lines += ["### Statements, before groups of them get a tactic", ""]
-    lines += [
-        *(f"{n}. `{f.__name__}`: {first_sentence(f)}" for n, f in enumerate(p.strategy.arrange, 1)),
-        "",
-    ]
+    lines += [*_functions(p.strategy.arrange), ""]
     lines += ["### Tactics: each group of statements gets the first that matches", ""]
     for number, tactic in enumerate(p.strategy.tactics, 1):
         plain = " (plain)" if tactic.plain else ""
@@ -51,10 +48,7 @@ def _page(title: str, p: Pipeline[Any, Any]) -> list[str]:
         if tactic.parameters:
             lines.append(f"   * may be tuned: {', '.join(x.name for x in tactic.parameters)}")
     if p.strategy.finish:
-        lines += ["", "### All statements, after that", ""]
-        lines += (
-            f"{n}. `{f.__name__}`: {first_sentence(f)}" for n, f in enumerate(p.strategy.finish, 1)
-        )
+        lines += ["", "### All statements, after that", "", *_functions(p.strategy.finish)]
     lines += [
         "",
         "If isl cannot generate loops of the result, plain tactics alone are tried, then the",
@@ -67,6 +61,10 @@ def _page(title: str, p: Pipeline[Any, Any]) -> list[str]:
     printer = getattr(p.printer, "func", p.printer)  # of a partial application
     lines += ["### Text", "", f"`{printer.__name__}`: {first_sentence(printer)}", ""]
     return lines
+
+
+def _functions(passes: Sequence[Callable[..., Any]]) -> list[str]:
+    return [f"{n}. `{f.__name__}`: {first_sentence(f)}" for n, f in enumerate(passes, 1)]
 
 
 def _numbered(

@@ -49,6 +49,11 @@ class StepGraph:
     passed: tuple[str, ...]
     scalars: tuple[str, ...]
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The first part, and the update if it is one of its own."""
+        return (self.first, *([self.update] if self.update else []))
+
 
 class Builder:
     """A graph to which nodes are added; values have concrete shapes."""

@@ -67,8 +67,8 @@ def train_onnx(
     def step_at(of_batch: Mapping[str, tuple[int, ...]]) -> CompiledStep:
         graph = whole_graph(trained, {**fixed, **of_batch})
         made = _step_of(graph, training, names, trained.running)
-        parts = [made.first, *([made.update] if made.update else [])]
-        return CompiledStep(made, tuple(where.runner.compile(p.graph, progress) for p in parts))
+        models = tuple(where.runner.compile(p.graph, progress) for p in made.parts)
+        return CompiledStep(made, models)
 
     inputs = tuple(i.name for i in opened.inputs if i.name not in opened.initializers)
     is_open = _is_open(trained, fixed)
@@ -99,7 +99,7 @@ def _is_open(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> boo
     return False
 
 
-def whole_graph(source: Source, shapes: Mapping[str, Sequence[int] | int] | None) -> Graph:
+def whole_graph(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> Graph:
     """The graph of a network whose sizes are known.
 
     Raises
@@ -110,7 +110,7 @@ def whole_graph(source: Source, shapes: Mapping[str, Sequence[int] | int] | None
     """
     from frontends.onnx import given_inputs, import_stage
 
-    stage = import_stage(source, given_inputs(source, plain_shapes(shapes)))
+    stage = import_stage(source, given_inputs(source, shapes))
     if stage.opaque:
         raise GradientError(f"{stage.opaque[0].origin} has no gradient: it is no comprehension")
     if stage.graph is None or not stage.is_whole:

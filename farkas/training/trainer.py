@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farkas.console.files import write_file
-from farkas.training.step_graph import Part, StepGraph
+from farkas.training.step_graph import StepGraph
 from farkas.training.training import Training
 from poly.errors import ArgumentError
 from poly.ir.program import fresh_name
@@ -30,10 +30,6 @@ class CompiledStep:
 
     graphs: StepGraph
     models: tuple[CompiledGraph, ...]
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return (self.graphs.first, *([self.graphs.update] if self.graphs.update else []))
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class Trainer:
             name: np.array(floats[begin])
             if isinstance(begin, str)
             else np.full(ports[name].at({}), begin, ports[name].dtype.numpy)
-            for part in step.parts
+            for part in step.graphs.parts
             for name, begin in part.state.items()
         }
         self._next = {n: np.empty_like(a) for n, a in self._now.items()}
@@ -141,7 +137,7 @@ class Trainer:
         threads: int | None,
     ) -> None:  # fmt: skip
         """Run a part of a step, and take over what it changes."""
-        model, part = step.models[which], step.parts[which]
+        model, part = step.models[which], step.graphs.parts[which]
         fixed = {} if which else self._fixed
         kept = {n: self._now[n] for n in part.state}
         results = [*first, *(self._next[n] for n in part.changed)]

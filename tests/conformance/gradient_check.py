@@ -175,7 +175,7 @@ def gradients(case: Case, dtype: np.dtype[Any]) -> tuple[list[Array], dict[str, 
 
 def _weighted(case: Case, dtype: np.dtype[Any]) -> tuple[Graph, dict[str, Array], str]:
     """The graph with the scalar, what is to be passed for it, and its name."""
-    graph = whole_graph(open_model(case.model(dtype)), None)
+    graph = whole_graph(open_model(case.model(dtype)), {})
     built, seeds, parts = Builder(graph), {}, []
     for output in graph.outputs:
         tensor = graph.values[output]

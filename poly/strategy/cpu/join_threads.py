@@ -44,14 +44,13 @@ def _shared(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _end_of_run(
-    schedule: Schedule, every: tuple[tuple[str, ...], ...], start: int, given: Machine
+    schedule: Schedule, every: tuple[tuple[str, ...], ...], start: int, machine: Machine
 ) -> int:
     """The end of the groups from `start` whose threads share the same iterations."""
-    first = every[start]
-    depth, end = len(_shared(schedule, first)), start + 1
-    extents = loop_extents(schedule, first[0])
-    counts = [extents[x] or given.cores for x in _shared(schedule, first)]
-    if not depth or prod(counts) < given.cores:
+    first, end = every[start], start + 1
+    loops, extents = _shared(schedule, first), loop_extents(schedule, first[0])
+    depth = len(loops)
+    if not depth or prod(extents[x] or machine.cores for x in loops) < machine.cores:
         return end
     while (
         end < len(every)

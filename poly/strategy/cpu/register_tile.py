@@ -298,10 +298,7 @@ class Update:
         return (
             -self.time(found, quality, risky, repacked),
             # The more loops reuse the vector operand, the less packing and loading it costs.
-            sum(
-                self.extents[x] != 1 and all(x not in self.moves[r] for r in moving)
-                for x in self.free
-            ),
+            sum(extents[x] != 1 and all(x not in self.moves[r] for r in moving) for x in self.free),
             int(not scattered),
             -len(found.packed),
             extents[v] or 1 << 30,
