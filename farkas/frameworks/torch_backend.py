@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from farkas.check_install import PACKAGES
 from farkas.frameworks.torch_graph import compile_graph
-from farkas.frameworks.torch_table import TABLE
-from frontends.aten.convert import has_lowering
+from farkas.frameworks.torch_table import decompositions
 from poly.errors import ArgumentError
 from runtime.common.arguments import check_threads
-
-#: Decompositions that torch's own kernels are faster than, that draw other random numbers, or that
-#: AOTAutograd cannot trace.
-_KEPT = (
-    "native_dropout", "complex", "polar", "view_as_complex", "lift", "lift_fresh", "bucketize",
-)  # fmt: skip
 
 
 def backend(
@@ -82,30 +75,6 @@ def _count_shown() -> int | None:
     return about.num_forward_returns + len(about.tokens) if about else None
 
 
-@lru_cache(maxsize=1)
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of what has no lowering here: torch's, and ours of what torch has none for."""
-    torch = import_module("torch")
-    table = import_module("torch._decomp").decomposition_table
-    seeded = torch.Tag.nondeterministic_seeded
-
-    def is_wanted(target: Any) -> bool:
-        name = str(target)
-        if has_lowering(name) or name.startswith("aten.sym_"):
-            return False
-        if any(name.startswith(f"aten.{kept}.") for kept in _KEPT):
-            return False
-        return isinstance(target, torch._ops.OpOverload) and seeded not in target.tags
-
-    found = {target: f for target, f in table.items() if is_wanted(target)}
-    for module in ("torch_decompositions", "torch_linalg"):  # they need torch, and fill the table
-        import_module(f"farkas.frameworks.{module}")
-    for name, f in TABLE.items():
-        packet, overload = name.removeprefix("aten.").split(".")
-        found[getattr(getattr(torch.ops.aten, packet), overload)] = f
-    return found
-
-
 def _leave_own_code() -> None:
     """Let Dynamo call what is Farkas's own, such as `farkas.einsum`, instead of tracing it.
 
@@ -116,5 +85,5 @@ def _leave_own_code() -> None:
         rules.add(name)
 
 
-if sys.modules.get("torch"):  # which looks this module up before it traces
+with suppress(ImportError):  # without torch there is nothing to trace
     _leave_own_code()

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from farkas.frameworks.torch_backend import decompositions
 from farkas.frameworks.torch_graph import computes, why_kept
 from farkas.frameworks.torch_program import torch_module
+from farkas.frameworks.torch_table import decompositions
 from farkas.networks.compile_onnx import compile_onnx
 from farkas.networks.network import Network
 from frontends.aten.convert import Converted, convert, has_lowering, is_getitem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,13 +60,17 @@ class Tuned:
 
 @dataclass
 class _Tuning:
-    """A program that is being tuned."""
+    """A program that is being tuned.
+
+    known : what was measured before; settled : what a recorded winner was chosen from
+    """
 
     job: Job
     search: Search
     measurer: Measurer
     file: RecordFile | None
     known: Mapping[str, Trial]
+    settled: Set[str]
     began: float
     budget: float
     tell: Tell
@@ -128,14 +132,19 @@ class _Tuning:
         )  # fmt: skip
 
     def winner(self) -> Winner:
-        """The best schedule that is faster than the automatic one, or that one."""
+        """The best schedule that is faster than the automatic one, or that one.
+
+        A recorded winner remains unless a new schedule was faster: what it was chosen from is not
+        compared again, since noise would choose another.
+        """
         recorded = self.job.winner()
-        ranked = sorted(self.found.values(), key=lambda x: (x[1].ratio, x[0].script))
+        best = None if recorded is None else self.known.get(recorded.script)
+        to_beat = 1.0 if best is None else best.ratio
+        fresh = [x for script, x in self.found.items() if script not in self.settled]
+        ranked = sorted(fresh, key=lambda x: (x[1].ratio, x[0].script))
         for candidate, trial in ranked[:FINALISTS]:
-            if not trial.ratio < 1.0:
+            if not trial.ratio < to_beat:
                 break
-            if recorded is not None and recorded.script == candidate.script:
-                return recorded
             self.report(f"confirm {candidate.point}")
             try:
                 source = self.job.emit(candidate.schedule)
@@ -145,7 +154,7 @@ class _Tuning:
                 continue
             if compared.is_faster:
                 return self.won(candidate, compared)
-        return self.won(None, None)
+        return recorded or self.won(None, None)
 
     def won(self, candidate: Candidate | None, compared: Comparison | None) -> Winner:
         job, once = self.job, self.measurer.seconds
@@ -208,16 +217,17 @@ def tune_program(
     CacheError : records cannot be written.
     """
     began, file = time.monotonic(), job.file
-    records = () if file is None else file.trials()
-    own = {t.script: t for t in records if (t.key, t.base) == (job.key, job.base)}
+    records = [] if file is None else file.read()[0]
+    mine = [r for r in records if (r.key, r.base) == (job.key, job.base)]
+    own = {r.script: r for r in mine if isinstance(r, Trial)}
     # What is known of this program is found again on the way, in the same order.
-    others = [t for t in records if t.key != job.key]
+    others = [r for r in records if isinstance(r, Trial) and r.key != job.key]
     search = Search(job.space, job.estimate, seed, Ranking(others, _prior(job)), _starts(job))
     source = job.emit(search.automatic.schedule)
     setup = Setup(source, job.runner, job.sizes, seed)
     with _measurer(setup, job, budget, executor) as measurer:
         measurer.begin()
-        tuning = _Tuning(job, search, measurer, file, own, began, budget, tell)
+        tuning = _Tuning(job, search, measurer, file, own, _settled(mine), began, budget, tell)
         with contextlib.suppress(KeyboardInterrupt):  # what was found is confirmed and kept
             tuning.run(trials)
         winner = tuning.winner()
@@ -225,6 +235,12 @@ def tune_program(
         file.add([winner])
         winner = job.winner() or winner  # with the digits that are written
     return Tuned(winner, tuple(tuning.history), search.counts.share, file is not None)
+
+
+def _settled(records: Sequence[Trial | Winner]) -> frozenset[str]:
+    """The scripts of the trials before the last winner, in the order of writing."""
+    ends = [n for n, r in enumerate(records) if isinstance(r, Winner)]
+    return frozenset(r.script for r in records[: ends[-1]]) if ends else frozenset()
 
 
 def _measurer(setup: Setup, job: Job, budget: float, executor: Executor | None) -> Measurer:

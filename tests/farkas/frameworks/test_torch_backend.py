@@ -380,6 +380,18 @@ def test_kernels_and_einsum_break_the_graph() -> None:
     torch.testing.assert_close(torch.compile(function, backend="farkas")(x, y), function(x, y))
 
 
+def test_the_backend_may_be_imported_before_torch() -> None:
+    code = """
+from farkas.torch import backend
+import farkas, torch
+def f(x):
+    return farkas.einsum("ij,jk->ik", x + 1, x) * 2
+x = torch.rand(3, 3)
+torch.testing.assert_close(torch.compile(f, backend=backend)(x), f(x))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_missing_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     x = torch.rand(5)

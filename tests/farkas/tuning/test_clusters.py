@@ -54,7 +54,9 @@ def ray() -> Iterator[tuple[Executor, Callable[[], Any]]]:
 
 @pytest.mark.parametrize("cluster", ["dask", "ray"])
 def test_a_worker_is_killed(cluster: str, request: pytest.FixtureRequest) -> None:
-    """It costs what it was at; the records give the same winner on this machine alone."""
+    """It costs what it was at; the records give the same winner on this machine alone, or a better
+    one that was lost.
+    """
     executor, kill = request.getfixturevalue(cluster)
     killed: list[Progress] = []
 
@@ -68,4 +70,5 @@ def test_a_worker_is_killed(cluster: str, request: pytest.FixtureRequest) -> Non
     trials = [r for r in records_here().read()[0] if isinstance(r, Trial)]
     assert len(trials) >= 16, "the other one goes on"
     again = fk.tune(TEXT, **OPTIONS, trials=len(trials), again=True)
-    assert again.winner.script == made.winner.script
+    lost = again.winner.script not in {t.script for t in trials}
+    assert lost or again.winner.script == made.winner.script

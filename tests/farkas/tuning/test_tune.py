@@ -167,6 +167,7 @@ def test_the_same_records_give_the_same_answer(won: str) -> None:
     measured = [r for r in records_here().read()[0] if isinstance(r, Trial)]
     assert len(measured) == 24, "what was measured is not measured again"
     assert again.winner == winner
+    assert tuned(1, again=True).winner == winner, "also if the search does not come to it"
 
 
 def test_sizes_of_which_the_kernel_keeps_none() -> None:
