@@ -23,10 +23,10 @@ from poly.space.space import Space
 from poly.strategy.common.point import Pick, Point
 from runtime.tuned.record import Trial
 
-TEXT, SIZES = "ij,jk->ik", {"I": 13, "J": 501, "K": 37}
+TEXT, SIZES = "ij,jk->ik", {"I": 3, "J": 501, "K": 100}
 RNG = np.random.default_rng(0)
-A = RNG.standard_normal((13, 501)).astype(np.float32)
-B = RNG.standard_normal((501, 37)).astype(np.float32)
+A = RNG.standard_normal((3, 501)).astype(np.float32)
+B = RNG.standard_normal((501, 100)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
