@@ -120,12 +120,6 @@ def _along_block(
             loop.range.span,
             did_you_mean(name, list(scope.sizes)),
         )
-    if step not in free:
-        raise scope.fail(
-            f"{step} is not an index on the left, so every step would write the same elements",
-            node.target.span,
-            f"keep the result of each step: {node.target.tensor.name}[{step},…]",
-        )
     return (step, *(i for i in free if i != step))
 
 

@@ -14,6 +14,7 @@ from poly.deps.scop import build_scop
 from poly.errors import GradientError
 from poly.gradients.derivatives import chosen
 from poly.gradients.statements import Names, over_all, statement
+from poly.gradients.states import with_states
 from poly.ir.expr import Const, Expr, Index, Read, reads_of, rewrite
 from poly.ir.program import Program, Statement, Tensor
 
@@ -48,7 +49,7 @@ def separate(program: Program, names: Names) -> Program:
     ------
     GradientError : it could not be found out what is read, or what is left.
     """
-    return without_lost_results(without_own_reads(program, names))
+    return without_lost_results(without_own_reads(with_states(program, names), names))
 
 
 def without_own_reads(program: Program, names: Names) -> Program:

@@ -18,19 +18,23 @@ import farkas as fk
 from poly.errors import FarkasError
 from poly.gradients.request import named
 from poly.ir.program import Program
+from tests.differential.blocks import block_text
 from tests.differential.generate import random_text
 from tests.differential.harness import choose_sizes, make_inputs
 from tests.poly.gradients.differences import STEP, Arrays, Differentiated
 
 #: What both modes may differ by, and a derivative from differences, relative to the terms.
 MODES, DIFFERENCES = 1e-9, 1e-5
+#: One of so many programs is a block of recurrences.
+RECURRENCES = 8
 #: Values this many times as large as derivatives leave no digits to differences.
 HUGE = 1e6
 
 
 def random_program(seed: int) -> Program | None:
     """The program of a seed with float64 for every float, None if that is none."""
-    text = re.sub(r"bfloat16|float16|float32", "float64", random_text(seed))
+    made = block_text(seed) if seed % RECURRENCES == 0 else random_text(seed)
+    text = re.sub(r"bfloat16|float16|float32", "float64", made)
     try:
         return fk.parse(text)
     except FarkasError:

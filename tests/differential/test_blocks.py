@@ -3,76 +3,26 @@
 from __future__ import annotations
 
 from frontends.language.parse_program import parse_program
+from poly.ir.expr import indices_of
+from poly.ir.program import Statement
 from runtime.cpu.toolchain import Toolchain
+from tests.differential.blocks import block_text
 from tests.differential.harness import Tally, run_batch
-from tests.differential.program_parts import Seeded
 from tests.differential.sweep import describe_failures, program_case
-
-
-def block_text(seed: int) -> str:
-    """Two or three states, each made of what the others are now or were a step before, and a sum
-    over one of them in between; perhaps for several batches at once.
-    """
-    c = Seeded(seed)
-    batches = c.pick(("", "", "b,"))
-    extents = "B," if batches else ""
-    steps, hidden = c.pick(("T", "T", "5")), c.pick(("M", "M", "16", "9"))
-    dtype = c.pick(("float32", "float32", "float64", "int32", "float16"))
-    factor = "" if dtype == "int32" else "0.25 * "
-    states = "PQR"[: c.integer(2, 3)]
-    place = c.pick((f"t,{batches}", f"{batches}t,"))
-    order = (
-        f"{steps},{extents}" if place.startswith("t") else f"{extents}{steps},",
-        f"{steps}+1,{extents}" if place.startswith("t") else f"{extents}{steps}+1,",
-    )
-    later, first = place.replace("t,", "t+1,"), place.replace("t,", "0,")
-    j = c.pick(("j", "j", f"{hidden}-1-j"))
-    lines = [f"{s}[{first}j] = {n}" + _where(batches, hidden) for n, s in enumerate(states)]
-    weight = c.pick((f"W[{'b,' if c.chance(30) and batches else ''}j,k]", "W[k,j]"))
-    op = c.pick(("+=!", "+=!", "max=!"))
-    sources = list(states)
-    inside = [f"S[{place}j] {op} {weight} * {c.pick(states)}[{place}k]"]
-    made: list[str] = []
-    for s in states:
-        terms = [f"{c.pick(sources)}[{place}{j}]", f"X[{place}j]", f"S[{place}j]"]
-        terms += [f"{m}[{later}{c.pick(('j', j))}]" for m in made]
-        joined = c.pick((" + ", " - ")).join(c.pick(terms) for _ in range(c.integer(2, 3)))
-        inside.append(f"{s}[{later}j] = {factor}({joined})")
-        made.append(s)
-    if c.chance(30):
-        inside.append(inside.pop(0))  # the sum of a step is for the next one
-        lines.append(f"S[{first}j] = 1" + _where(batches, hidden))
-        inside[-1] = inside[-1].replace(f"S[{place}", f"S[{later}")
-    shape = f"{'B,' if weight.startswith('W[b') else ''}{hidden},{hidden}"
-    outputs = c.pick((states, states[:1], states[-1:]))
-    extra = f"{order[1] if 'S[' + later in ' '.join(inside) else order[0]}{hidden}"
-    sizes = [x for x in ("T", "B", "M") if x in f"{order[1]}{hidden}".replace("+1", "")]
-    declared = [f"    {dtype} {s}[{order[1]}{hidden}]" for s in states if s not in outputs]
-    return "\n".join(
-        [
-            f"def f{'[' + ', '.join(sizes) + ']' if sizes else ''}"
-            f"({dtype} X[{order[0]}{hidden}], {dtype} W[{shape}])"
-            f" -> ({', '.join(f'{dtype} {s}[{order[1]}{hidden}]' for s in outputs)}) {{",
-            *declared,
-            f"    {dtype} S[{extra}]",
-            *(f"    {line}" for line in lines),
-            f"    for t in 0:{steps} {{",
-            *(f"        {line}" for line in inside),
-            "    }",
-            "}",
-        ]
-    )
-
-
-def _where(batches: str, hidden: str) -> str:
-    return f" where {'b in 0:B, ' if batches else ''}j in 0:{hidden}"
 
 
 def test_recurrences(toolchain: Toolchain) -> None:
     tally = Tally()
-    texts = [(seed, block_text(seed)) for seed in range(30)]
-    assert all(parse_program(text).has_blocks for _, text in texts)
+    texts = [(seed, block_text(seed)) for seed in range(40)]
+    programs = [parse_program(text) for _, text in texts]
+    assert all(p.has_blocks for p in programs)
+    assert sum(any(map(_overwrites, p.statements)) for p in programs) > 10
     cases = [program_case(seed, tally, text) for seed, text in texts]
     run_batch([c for c in cases if c is not None], toolchain, tally)
     assert tally.counts["programs accepted"] == len(texts)
     assert not tally.failures, describe_failures(tally, toolchain)
+
+
+def _overwrites(s: Statement) -> bool:
+    """Whether each step writes the same elements."""
+    return s.step not in {i for e in s.target.indices for i in indices_of(e)} if s.block else False

@@ -54,7 +54,6 @@ U = "def f(uint8 U[N], int32 T[M]) -> (Y) { "
             "N % 0 == 0",
         ),
         # blocks
-        (X + "for i in 0:N { Y[j] = X[i,j] } }", "i is not an index on the left", "Y[j]"),
         (X + "for i in 0:K { Y[i] = X[i,0] } }", "K is not a size", "i in 0:K"),
         (X + "for i in 0:j { Y[i,j] = X[i,j] } }", "j is not a size", "i in 0:j"),
         (X + "for i in 0:N { Y[i] = X[i,0] where i in 0:2 } }", "i has two ranges", "i in 0:2"),

@@ -92,6 +92,28 @@ CASES = {
         "U[t+1,0] = U[t,0]\nU[t+1,N-1] = U[t,N-1] }\nY[i] = U[4,i] }",
         {"N": 6},
     ),
+    "state that is overwritten": Case(
+        "def f(float64 X[T,M], float64 W[M,M], float64 h0[M]) -> (L, float64 A[M]) { "
+        "h[j] = h0[j]\nA[j] = 0 where j in 0:M\nfor t in 0:T { z[j] +=! h[k] * W[k,j]\n"
+        "A[j] += z[j] * h[j]\nh[j] = tanh(z[j] + X[t,j]) }\nL[] +=! h[j] * h[j] }",
+        {"T": 3, "M": 3},
+    ),
+    "state that is changed twice in a step": Case(
+        "def f(float64 X[T,M], float64 W[M,M], float64 h0[M]) -> (float64 h[M]) { h[j] = h0[j]\n"
+        "for t in 0:T { h[j] += X[t,k] * W[k,j]\nh[j] = sin(h[j]) } }",
+        {"T": 3, "M": 3},
+    ),
+    "sums and a maximum over steps": Case(
+        "def f(float64 X[T,M]) -> (float64 h[M], float64 s[M], float64 m[M]) { "
+        "h[j] = 0 where j in 0:M\ns[j] = 0 where j in 0:M\nm[j] = 0.1 where j in 0:M\n"
+        "for t in 0:T { s[j] += X[t,j]\nh[j] += s[j] * s[j]\nm[j] max= s[j] } }",
+        {"T": 3, "M": 3},
+    ),
+    "result of the last step": Case(
+        "def f(float64 X[T,M]) -> (float64 z[M]) where T >= 1 { z[j] = 0 where j in 0:M\n"
+        "for t in 0:T { z[j] = X[t,j] * X[t,j] where j in 0:M } }",
+        {"T": 3, "M": 2},
+    ),
     "prefix sums": Case("def f(float64 X[N]) -> (S) { S[0] = 0\nS[i+1] = S[i] + X[i] }", {"N": 5}),
     "prefix products of rows": Case(
         "def f(float64 X[N,M]) -> (S) { S[i,0] = X[i,0]\nS[i,j+1] = S[i,j] * X[i,j+1] }",
