@@ -12,7 +12,7 @@ from poly.gradients.derivatives import ONE, ZERO, call, chosen, over, product
 from poly.gradients.statements import Names, over_all, statement
 from poly.gradients.values import Values
 from poly.ir.dtypes import DType
-from poly.ir.expr import Cast, Const, Expr, Index, Read
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, is_weak
 from poly.ir.program import Range, Statement, Tensor
 
 
@@ -61,7 +61,11 @@ class Reduction:
         in_block: bool,
     ) -> None:  # fmt: skip
         self._names, self._values, self._statement = names, values, s
-        self._like, self._value, self._in_block = like, value, in_block
+        self._like, self._in_block = like, in_block
+        weak = is_weak(s.value)
+        #: What a term is, also where it stands beside literals; and as it is stored.
+        self._term = _typed(s.value, like.dtype) if weak else s.value
+        self._stored = self._term if weak or value == like.dtype else Cast(like.dtype, s.value)
 
     def passing(self) -> Passing:
         """What it passes on to its terms.
@@ -76,12 +80,10 @@ class Reduction:
 
     def _ties(self) -> Passing:
         """A maximum's terms that reach it share evenly."""
-        s, like = self._statement, self._like
-        result = self._values.result(s)
-        value = s.value if self._value == like.dtype else _converted(s.value, like.dtype)
+        s, result = self._statement, self._values.result(self._statement)
         count = self._temporary("ties")
         element = Read(count.name, s.target.indices)
-        tie = _reaches(value, result)
+        tie = _reaches(self._stored, result)
         more = chosen(tie, ONE, ZERO)
         if s.init:
             counted = (self._made(element, "+=!", more),)
@@ -101,11 +103,11 @@ class Reduction:
         s = self._statement
         zeros, rest = self._temporary("zeros"), self._temporary("others")
         count, others = (Read(t.name, s.target.indices) for t in (zeros, rest))
-        zero = call("eq", s.value, ZERO)
+        zero = call("eq", self._term, ZERO)
         alone = chosen(call("eq", count, ONE), others, ZERO)
-        none = chosen(call("eq", count, ZERO), over(others, s.value), ZERO)
+        none = chosen(call("eq", count, ZERO), over(others, self._term), ZERO)
         factor = chosen(zero, alone, none)
-        terms = (chosen(zero, ONE, ZERO), chosen(zero, ONE, s.value))
+        terms = (chosen(zero, ONE, ZERO), chosen(zero, ONE, self._term))
         if s.init:
             begun = (self._made(count, "+=!", terms[0]), self._made(others, "*=!", terms[1]))
             return Passing(factor, made=begun, temps=(zeros, rest))
@@ -150,11 +152,13 @@ def _at(old: Read, span: Span, s: Statement) -> tuple[Expr, ...]:
     return old.indices if span.indices == s.target.indices else s.target.indices
 
 
-def _converted(value: Expr, dtype: DType) -> Expr:
-    """A value as it is stored."""
-    if isinstance(value, Const) and value.dtype is None:
-        return Const(value.value, dtype)
-    return Cast(dtype, value)
+def _typed(value: Expr, dtype: DType) -> Expr:
+    """An expression of literals, computed in a type: in ``1/3 == 0`` alone both are integers."""
+    if isinstance(value, Const):
+        return Const(float(value.value), dtype)
+    assert isinstance(value, Op)
+    first = value.args[:1] if value.fn == "select" else ()
+    return replace(value, args=(*first, *(_typed(a, dtype) for a in value.args[len(first) :])))
 
 
 def _reaches(value: Expr, result: Expr) -> Expr:

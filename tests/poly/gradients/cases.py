@@ -114,6 +114,11 @@ CASES = {
         "for t in 0:T { z[j] = X[t,j] * X[t,j] where j in 0:M } }",
         {"T": 3, "M": 2},
     ),
+    "literals alone": Case(
+        "def f(float64 X[N]) -> (float64 U[N], float64 V[N]) { U[i] = X[i]\nU[i] *= 1 / 3\n"
+        "V[i] = X[i]\nV[i] max= 1 / 3 }",
+        {"N": 4},
+    ),
     "prefix sums": Case("def f(float64 X[N]) -> (S) { S[0] = 0\nS[i+1] = S[i] + X[i] }", {"N": 5}),
     "prefix products of rows": Case(
         "def f(float64 X[N,M]) -> (S) { S[i,0] = X[i,0]\nS[i,j+1] = S[i,j] * X[i,j+1] }",
