@@ -15,6 +15,7 @@ Examples:
   farkas grad -e 'ij,jk->ik' --dtype float32 --wrt A
   farkas grad softmax.fk --values -o backward.fk
   farkas grad loss.fk --wrt W --wrt b | farkas compile - -o step.c
+  farkas grad heat.fk --recompute U=25
 """,
 )
 @click.argument("file", required=False)
@@ -24,6 +25,10 @@ Examples:
 @click.option("--values", is_flag=True, help="With the program's own outputs first.")
 @click.option("--forward", is_flag=True, help="What outputs change by along a change of inputs.")
 @click.option(
+    "--recompute", multiple=True, metavar="NAME[=STEPS]",
+    help="Keep the state of every so many steps only; repeatable.",
+)  # fmt: skip
+@click.option(
     "--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE",
     help="Element type of all inputs, or of one; repeatable.  A definition has its own.",
 )  # fmt: skip
@@ -31,8 +36,8 @@ Examples:
 @click.option("-o", "--output", metavar="FILE", help="Write to a file.")
 def grad_command(
     file: str | None, expression: str | None, wrt: tuple[str, ...], of: tuple[str, ...],
-    values: bool, forward: bool, dtypes: tuple[str, ...], sizes: tuple[str, ...],
-    output: str | None,
+    values: bool, forward: bool, recompute: tuple[str, ...], dtypes: tuple[str, ...],
+    sizes: tuple[str, ...], output: str | None,
 ) -> None:  # fmt: skip
     """Print the gradient of the program in FILE (- for the standard input) as a program.
 
@@ -46,9 +51,25 @@ def grad_command(
         raise click.UsageError("--values and --forward do not go together")
     text = text_of(file, expression)
     program = parse(text, dtypes=given_types(dtypes), sizes=given_sizes(sizes))
-    how = jvp if forward else value_and_grad if values else grad
-    made = f"{how(program, wrt or None, of or None)}\n"
+    if forward and recompute:
+        raise click.UsageError("--forward keeps nothing: --recompute does not go with it")
+    named = wrt or None, of or None
+    if forward:
+        made = f"{jvp(program, *named)}\n"
+    else:
+        how = value_and_grad if values else grad
+        made = f"{how(program, *named, recompute=_steps(recompute))}\n"
     if output is None:
         click.echo(made, nl=False)
     else:
         write_file(output, made.encode())
+
+
+def _steps(recompute: tuple[str, ...]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for given in recompute:
+        name, _, steps = given.partition("=")
+        if "=" in given and not steps.isdecimal():
+            raise click.UsageError(f"--recompute {given}: expected NAME or NAME=STEPS")
+        found[name] = int(steps) if steps else None
+    return found

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from farkas.kernels.source_text import DTypes, parse
+from poly.errors import GradientError
 from poly.ir.program import Program
 
 #: Names of tensors: one, several, or all that there are.
 Tensors = str | Sequence[str] | None
+#: Tensors of blocks whose states are computed again, perhaps with the steps of a segment.
+Recomputed = str | Sequence[str] | Mapping[str, int | None]
 
 
 def grad(
-    program: str | Program, wrt: Tensors = None, of: Tensors = None, *, dtypes: DTypes | None = None
-) -> Program:
+    program: str | Program, wrt: Tensors = None, of: Tensors = None, *,
+    dtypes: DTypes | None = None, recompute: Recomputed = (),
+) -> Program:  # fmt: skip
     """The gradient of outputs with respect to inputs, as a program.
 
     >>> print(grad("def f(float32 A[M,K], float32 B[K,N]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }",
@@ -33,24 +38,32 @@ def grad(
         same shape, the gradient of what comes after with respect to Y; for a scalar it is 1, and
         there is no such input
     dtypes : element types that the text leaves open, as for `parse`
+    recompute : tensors of ``for`` blocks whose states are not kept for the gradient, but those of
+        every K-th step only; the steps between are computed again, segment by segment.  A mapping
+        says K for each; by default it is about the root of the number of steps, or 32 if that is
+        not known.  Memory goes down from T states to T/K + K, and one more forward pass is made
 
     Raises
     ------
-    GradientError : a tensor without a gradient, or a program that cannot be reversed.
+    GradientError : a tensor without a gradient, a program that cannot be reversed, or states that
+        cannot be computed again.
     LanguageError : a mistake in the text.
     """
     from poly.gradients.reverse import gradient
 
-    return _differentiated(gradient, program, wrt, of, dtypes, with_values=False)
+    how = partial(gradient, recompute=_segments(recompute))
+    return _differentiated(how, program, wrt, of, dtypes, with_values=False)
 
 
 def value_and_grad(
-    program: str | Program, wrt: Tensors = None, of: Tensors = None, *, dtypes: DTypes | None = None
-) -> Program:
+    program: str | Program, wrt: Tensors = None, of: Tensors = None, *,
+    dtypes: DTypes | None = None, recompute: Recomputed = (),
+) -> Program:  # fmt: skip
     """`grad` with the program's own outputs first; both share what they compute."""
     from poly.gradients.reverse import gradient
 
-    return _differentiated(gradient, program, wrt, of, dtypes, with_values=True)
+    how = partial(gradient, recompute=_segments(recompute))
+    return _differentiated(how, program, wrt, of, dtypes, with_values=True)
 
 
 def jvp(
@@ -59,7 +72,7 @@ def jvp(
     """What outputs change by along a change of inputs, as a program.
 
     The result has an input ``dA`` for each A of `wrt`, and a tensor ``dY`` for each Y of `of`.
-    Parameters and errors are those of `grad`.
+    Parameters and errors are those of `grad`; nothing is kept.
     """
     from poly.gradients.forward import derivative
 
@@ -75,3 +88,21 @@ def _differentiated(
     source = parse(program, dtypes=dtypes) if isinstance(program, str) else program
     inputs, outputs = named(source, wrt, of)
     return how(source, inputs, outputs, with_values)
+
+
+def _segments(recompute: Recomputed) -> dict[str, int | None]:
+    """The tensors to compute again, with the steps of their segments.
+
+    Raises
+    ------
+    GradientError : steps that are no positive number.
+    """
+    if isinstance(recompute, str):
+        return {recompute: None}
+    if not isinstance(recompute, Mapping):
+        return dict.fromkeys(recompute)
+    for name, steps in recompute.items():
+        is_number = isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1
+        if steps is not None and not is_number:
+            raise GradientError(f"recompute: {steps!r} steps for {name}, expected 1 or more")
+    return dict(recompute)

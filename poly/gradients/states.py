@@ -39,7 +39,10 @@ def with_states(program: Program, names: Names) -> Program:
     """
     made: list[Statement] = []
     temps = list(program.temps)
-    for group in program.groups:
+    outputs = {t.name for t in program.outputs}
+    for n, group in enumerate(program.groups):
+        later = {r.tensor for g in program.groups[n + 1 :] for s in g for r in s.reads}
+        wanted = outputs | later | {s.target.tensor for g in program.groups[n + 1 :] for s in g}
         found = list(group)
         before: list[Statement] = []
         after: list[Statement] = []
@@ -49,7 +52,7 @@ def with_states(program: Program, names: Names) -> Program:
                 kept = _Kept(names, t, found)
                 found, temps = kept.statements(), [*temps, *kept.versions]
                 before += kept.first()
-                after += kept.last()
+                after += kept.last() if name in wanted else []
         sums = [s for s in found if _is_sum(s, found)]
         made += [*before, *(s for s in found if s not in sums), *map(_after, sums), *after]
     if tuple(made) == program.statements:
