@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from codegen.c.kernel_source import KernelSource
-from poly.errors import ToolchainError
+from poly.errors import ArgumentError, ToolchainError
 from poly.ir.cost import WORTH_SHARING, work_of_program
 from poly.ir.dtypes import UINT8
 from poly.ir.program import Program, Tensor
@@ -42,6 +42,7 @@ from runtime.common.arguments import (
     undetermined,
 )
 from runtime.common.cache import Cache, Entry
+from runtime.common.no_room import no_room
 from runtime.cpu.fast_call import Quick, plan_bytes, quick_calls
 from runtime.cpu.openmp_pool import check_parallel, with_team
 from runtime.cpu.shared_library import LIBRARY, open_library
@@ -360,7 +361,11 @@ class LoadedKernel:
                 return block
         except IndexError:
             pass
-        return allocate(_BLOCK, (plan.workspace,))
+        try:
+            return allocate(_BLOCK, (plan.workspace,))
+        except ArgumentError:
+            sizes = dict(zip(self.program.sizes, plan.sizes, strict=False))
+            raise no_room(self.program, self.source.workspace, sizes) from None
 
     def _give(self, block: Array) -> None:
         if block.nbytes <= _MAX_SPARE_BYTES and not self._spare:

@@ -1,6 +1,7 @@
 """Gradients of random programs, compared with differences and with directional derivatives.
 
     python -m tests.differential.gradients 0 10000
+    python -m tests.differential.gradients --second 0 2000
 
 Every float is a float64.  Differences say nothing where a program is not smooth: there they depend
 on their step, and only that both modes agree is checked.
@@ -50,8 +51,22 @@ def check_gradient(seed: int) -> str:
     AssertionError : it is wrong.
     """
     program = random_program(seed)
+    return "no program" if program is None else _checked(program, seed)
+
+
+def check_second(seed: int) -> str:
+    """Check the gradient of the gradient of a seed's program, as in `check_gradient`."""
+    program = random_program(seed)
     if program is None:
         return "no program"
+    try:
+        first = fk.grad(program)
+    except fk.GradientError:
+        return "no gradient"
+    return _checked(first, seed)
+
+
+def _checked(program: Program, seed: int) -> str:
     try:
         wrt, of = named(program, None, None)
         gradient, derivative = fk.grad(program, wrt, of), fk.jvp(program, wrt, of)
@@ -112,12 +127,13 @@ def _has_sawtooth(program: Program) -> bool:
 
 
 def main() -> int:
-    first, last = int(sys.argv[1]), int(sys.argv[2])
+    *second, first, last = sys.argv[1:]
+    check = check_second if second == ["--second"] else check_gradient
     seen: Counter[str] = Counter()
     wrong = 0
-    for seed in range(first, last):
+    for seed in range(int(first), int(last)):
         try:
-            found = check_gradient(seed)
+            found = check(seed)
         except AssertionError as error:
             wrong += 1
             print(error, flush=True)

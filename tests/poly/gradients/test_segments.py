@@ -118,6 +118,16 @@ def test_few_states_are_there() -> None:
     assert evaluate_int(states["U_kept"], {}) == 25
 
 
+def test_too_little_memory_says_what_recomputing_saves() -> None:
+    kernel = fk.compile(fk.grad(HEAT))
+    message = (
+        r"not enough memory for temporaries of 1600 GB \(d?U 800 GB, d?U 800 GB.*\); for a "
+        r"gradient, recompute= of fk\.grad would need about 3200 MB"
+    )
+    with pytest.raises(fk.ArgumentError, match=message):
+        kernel(np.zeros(10**5), np.zeros(10**5), T=10**6)
+
+
 def test_random_recurrences() -> None:
     seen: Counter[str] = Counter()
     for seed in range(60):
