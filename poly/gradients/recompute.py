@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from poly.gradients.adjoints import Adjoints
+from poly.gradients.along_steps import with_ranges
 from poly.gradients.derivatives import ZERO
 from poly.gradients.request import active_tensors
 from poly.gradients.segments import Segments
@@ -164,7 +165,8 @@ class _Recomputed:
         total = mul(segments.count, Const(2 * segments.length))
         steps = Range(self.index, Const(0), simplify(total))
         made = statement(
-            self.names, target, s.op + ("!" if s.init else ""), value, (steps, *ranges),
+            self.names, target, s.op + ("!" if s.init else ""), value,
+            (steps, *with_ranges([*ranges], new, sizes)),
             (guard, *guards), self.number, self.index,
         )  # fmt: skip
         return made

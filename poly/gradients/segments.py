@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poly.errors import GradientError
+from poly.gradients.along_steps import along_steps, steps_behind, with_ranges
 from poly.gradients.derivatives import ZERO
 from poly.gradients.statements import Names, over_all, statement
 from poly.ir.expr import (
@@ -45,6 +46,9 @@ from poly.ir.expr import (
 )  # fmt: skip
 from poly.ir.linear_form import Linear, linear_form, render
 from poly.ir.program import Program, Range, Statement, Tensor
+
+#: Steps of a segment if nobody knows how many there are.
+USUAL = 32
 
 
 @dataclass(frozen=True)
@@ -92,142 +96,8 @@ def in_segments(
     ------
     GradientError : what the steps compute is read elsewhere in a way that is not understood.
     """
-    program = _pulled_in(_apart(program, block, names), block)
+    program = along_steps(program, block, names)
     return _Splitting(program, block, length, names).made()
-
-
-#: Steps of a segment if nobody knows how many there are.
-USUAL = 32
-
-
-# --- states that are results, too ---------------------------------------------------------------
-
-
-def _apart(program: Program, block: int, names: Names) -> Program:
-    """The program with copies of outputs that steps of a block read."""
-    group = [s for s in program.statements if s.block == block]
-    read = {r.tensor for s in group for r in s.reads}
-    outputs = {t.name for t in program.outputs}
-    for name in dict.fromkeys(s.target.tensor for s in group):
-        if name in read & outputs:
-            program = _with_copy(program, block, name, names)
-    return program
-
-
-def _with_copy(program: Program, block: int, name: str, names: Names) -> Program:
-    """Steps read and write a copy of a tensor, which is stored to it, too."""
-    t = program.tensors[name]
-    copy = replace(t, name=names.tensor(f"{name}_state"))
-
-    def visit(e: Expr) -> Expr:
-        return replace(e, tensor=copy.name) if isinstance(e, Read) and e.tensor == name else e
-
-    made: list[Statement] = []
-    at = next(n for n, s in enumerate(program.statements) if s.block == block)
-    for n, s in enumerate(program.statements):
-        if s.block == block:
-            target = rewrite(s.target, visit)
-            assert isinstance(target, Read)
-            made.append(replace(s, target=target, value=rewrite(s.value, visit)))
-            if s.target.tensor == name:
-                free = [r for r in s.ranges if r.index in s.free]
-                made.append(
-                    statement(names, s.target, "=", target, free, s.free_guards, block, s.step)
-                )
-            continue
-        made.append(s)
-        if s.target.tensor == name and n < at:
-            target = replace(s.target, tensor=copy.name)
-            value = rewrite(s.value, visit)
-            made.append(replace(s, name=names.statement(), target=target, value=value))
-    return replace(program, temps=(*program.temps, copy), statements=tuple(made), text=None)
-
-
-# --- sums and results of every step, which come into the block ----------------------------------
-
-
-def _pulled_in(program: Program, block: int) -> Program:
-    """The program with statements that run along the steps of a block inside it."""
-    group = [s for s in program.statements if s.block == block]
-    local = {s.target.tensor for s in group} - {t.name for t in program.outputs}
-    before = [s for s in program.statements[: program.statements.index(group[0])]]
-    after: list[Statement] = []
-    for s in program.statements[len(before) + len(group) :]:
-        index = _along(s, group, local)
-        moved = index and not {r.tensor for r in s.reads} & {o.target.tensor for o in after}
-        if not moved or any(o.target.tensor == s.target.tensor for o in (*after, *group)):
-            after.append(s)
-            continue
-        inside = _as_step(s, str(index), group[0].ranges[0], block)
-        if s.init and index in s.reductions:
-            before.append(_zeros(s))
-            inside = replace(inside, init=False)
-        group.append(inside)
-        if index not in s.reductions and s.target.tensor not in {t.name for t in program.outputs}:
-            local.add(s.target.tensor)
-    return replace(program, statements=(*before, *group, *after), text=None)
-
-
-def _along(s: Statement, group: Sequence[Statement], local: set[str]) -> str | None:
-    """The index of a statement that runs along the steps of a block."""
-    if s.block or (s.init and s.op != "+="):
-        return None
-    steps = group[0].ranges[0]
-    reads = [r for r in s.reads if r.tensor in local]
-    for r in s.ranges:
-        if (r.lo, r.hi) != (steps.lo, steps.hi) or not reads:
-            continue
-        if not s.is_update and r.index not in s.free:
-            continue
-        if all(_behind(read, r.index, group) is not None for read in reads):
-            return r.index
-    return None
-
-
-def _behind(read: Read, index: str, group: Sequence[Statement]) -> int | None:
-    """How many steps before step `index` an element was written; None if that is not known."""
-    writer = next(s for s in group if s.target.tensor == read.tensor)
-    for e, written in zip(read.indices, writer.target.indices, strict=True):
-        if writer.step in indices_of(written):
-            known = substitute(written, {writer.step: Index(index)})
-            ahead = linear_form(known) - linear_form(e)
-            return None if ahead.terms or ahead.constant < 0 else ahead.constant
-    return None
-
-
-def _as_step(s: Statement, index: str, steps: Range, block: int) -> Statement:
-    new = {index: Index(steps.index)}
-    if steps.index in s.indices and steps.index != index:
-        other = next(n for k in range(10**6) if (n := f"{steps.index}{k}") not in s.indices)
-        s = _renamed(s, steps.index, other)
-    target = substitute_value(s.target, new)
-    assert isinstance(target, Read)
-    ranges = [r for r in s.ranges if r.index != index]
-    return replace(
-        s, target=target, value=substitute_value(s.value, new), ranges=(steps, *ranges),
-        guards=tuple(substitute(g, new) for g in s.guards), block=block,
-        reductions=tuple(i for i in s.reductions if i != index),
-    )  # fmt: skip
-
-
-def _renamed(s: Statement, old: str, new: str) -> Statement:
-    to = {old: Index(new)}
-    target = substitute(s.target, to)
-    assert isinstance(target, Read)
-    return replace(
-        s, target=target, value=substitute(s.value, to),
-        guards=tuple(substitute(g, to) for g in s.guards),
-        ranges=tuple(replace(r, index=new if r.index == old else r.index) for r in s.ranges),
-        reductions=tuple(new if i == old else i for i in s.reductions),
-    )  # fmt: skip
-
-
-def _zeros(s: Statement) -> Statement:
-    free = tuple(r for r in s.ranges if r.index in s.free)
-    return replace(
-        s, name=f"{s.name}_zeros", op="=", init=False, value=ZERO, ranges=free, reductions=(),
-        guards=s.free_guards,
-    )  # fmt: skip
 
 
 # --- the block, its first steps, and one segment ------------------------------------------------
@@ -336,17 +206,23 @@ class _Splitting:
         depth = 0
         for s in self.group:
             for r in (r for r in s.reads if r.tensor == t.name):
-                behind = _behind(r, self.steps.index, self.group)
+                behind = steps_behind(r, self.steps.index, self.group)
                 others = [e for n, e in enumerate(r.indices) if n != axis]
                 if behind is None or any(self.steps.index in indices_of(e) for e in others):
                     raise self._refused(s, r)
                 depth = max(depth, behind)
-        last = _Timed(t, axis, offset, 0)
+        return _Timed(t, axis, offset, max(depth, self._read_last(_Timed(t, axis, offset, 0))))
+
+    def _read_last(self, t: _Timed) -> int:
+        """How many of the last steps' elements are read after the block."""
+        found = 0
         for s in self.program.statements:
-            for r in (r for r in s.reads if r.tensor == t.name and not s.block):
-                ahead = last.place(r, self.steps.hi)
-                depth = max(depth, 0 if ahead.terms else -ahead.constant)
-        return _Timed(t, axis, offset, depth)
+            for r in (r for r in s.reads if r.tensor == t.tensor.name and s.block != self.block):
+                begin, end = t.place(r, self.steps.lo), t.place(r, self.steps.hi)
+                is_first = not begin.terms and begin.constant < 0
+                if not is_first and not end.terms:
+                    found = max(found, -end.constant)
+        return found
 
     def _check_others(self) -> None:
         """What is written along the steps, and remains, is not read in the block."""
@@ -389,14 +265,14 @@ class _Splitting:
 
     # --- statements -----------------------------------------------------------------------------
 
-    def _rewritten(self, s: Statement, access: Callable[[Read], Read], more: str = "") -> Statement:
+    def _rewritten(self, s: Statement, access: Callable[[Read], Read]) -> Statement:
         def visit(e: Expr) -> Expr:
             return access(e) if isinstance(e, Read) and e.tensor in self.timed else e
 
         target = rewrite(s.target, visit)
         assert isinstance(target, Read)
         return replace(
-            s, name=s.name + more, target=target, value=rewrite(s.value, visit),
+            s, target=target, value=rewrite(s.value, visit),
             guards=tuple(rewrite(g, visit) for g in s.guards),
         )  # fmt: skip
 
@@ -450,7 +326,7 @@ class _Splitting:
             block = 1 + max(s.block for s in self.program.statements)
             sooner = Range(self.steps.index, self.steps.lo, self.start)
             for s in self.group:
-                made = self._rewritten(s, access, "_begun")
+                made = replace(self._rewritten(s, access), name=self.names.statement())
                 head.append(replace(made, ranges=(sooner, *s.ranges[1:]), block=block))
         moved = []
         for n, state in states.items():
@@ -529,7 +405,7 @@ class _Splitting:
         shifted = {self.steps.index: add(self.step, Size(base))}
         for s in self.group:
             moved = self._shifted(s, shifted, own)
-            statements.append(replace(moved, ranges=(steps, *s.ranges[1:])))
+            statements.append(replace(moved, ranges=(steps, *with_ranges(s.ranges[1:], shifted))))
         for n, state in states.items():
             t = self.timed[n]
             indices, ranges = over_all(self.names, state.left)

