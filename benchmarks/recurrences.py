@@ -90,11 +90,15 @@ def _jax(loss: Callable[..., Any], split: bool = False) -> Build:
 
         def call() -> Any:
             found = jax.block_until_ready(gradient(*given))
-            return [jax.numpy.stack([*d.values()]) for d in found] if split else found
+            return [_stacked(d) for d in found] if split else found
 
         return call
 
     return build
+
+
+def _stacked(scalars: Any) -> Any:
+    return import_module("jax").numpy.stack([scalars[f"s{n}"] for n in range(len(scalars))])
 
 
 def _torch(loss: Callable[..., Any]) -> Build:
