@@ -29,6 +29,8 @@ from tests.poly.gradients.differences import STEP, Arrays, Differentiated
 MODES, DIFFERENCES = 1e-9, 1e-5
 #: One of so many programs is a block of recurrences.
 RECURRENCES = 8
+#: What jumps from one value to another.
+_JUMPING = ("fmod", "mod", "floordiv", "floor", "ceil", "trunc", "round")
 #: Values this many times as large as derivatives leave no digits to differences.
 HUGE = 1e6
 
@@ -117,10 +119,12 @@ def _compared(seed: int, at: Differentiated, gradient: Program, derivative: Prog
 
 
 def _has_sawtooth(program: Program) -> bool:
-    """Whether a remainder of floats may go up and down within the step of a difference."""
+    """Whether a remainder of floats, or what is rounded of a quotient, may jump many times within
+    the step of a difference.
+    """
     dtypes = program.dtypes
     return any(
-        isinstance(e, Op) and e.fn in ("fmod", "mod") and dtype_of_expr(e, dtypes).is_float
+        isinstance(e, Op) and e.fn in _JUMPING and dtype_of_expr(e, dtypes).is_float
         for s in program.statements
         for e in walk(s.value)
     )
