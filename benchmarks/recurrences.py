@@ -43,6 +43,8 @@ def scan(float32 w[{SCALARS}], float32 s0[{SCALARS}], float32 x[{SCAN}]) -> (L) 
 }}
 """
 STEPS, SIDE = 1000, 256
+#: Steps between the states that JAX and torch keep: what Farkas chooses.
+SEGMENT = 40
 HEAT_TEXT = f"""
 def heat(float32 U0[{SIDE},{SIDE}], float32 a[{SIDE},{SIDE}]) -> (L) {{
     float32 U[{STEPS + 1},{SIDE},{SIDE}]
@@ -159,8 +161,8 @@ def _jax_heat(u: Any, a: Any) -> Any:
 def _jax_heat_in_segments(u: Any, a: Any) -> Any:
     jax = import_module("jax")
     step = lambda u, _: (_heat_step(u, a, jax.numpy.roll), None)  # noqa: E731
-    segment = jax.checkpoint(lambda u, _: (jax.lax.scan(step, u, length=40)[0], None))
-    last, _ = jax.lax.scan(segment, u, length=STEPS // 40)
+    segment = jax.checkpoint(lambda u, _: (jax.lax.scan(step, u, length=SEGMENT)[0], None))
+    last, _ = jax.lax.scan(segment, u, length=STEPS // SEGMENT)
     return (last * last).sum()
 
 
@@ -176,11 +178,11 @@ def _torch_heat_in_segments(u: Any, a: Any) -> Any:
     checkpoint = import_module("torch.utils.checkpoint").checkpoint
 
     def segment(u: Any, a: Any) -> Any:
-        for _ in range(40):
+        for _ in range(SEGMENT):
             u = _heat_step(u, a, torch.roll)
         return u
 
-    for _ in range(STEPS // 40):
+    for _ in range(STEPS // SEGMENT):
         u = checkpoint(segment, u, a, use_reentrant=False)
     return (u * u).sum()
 

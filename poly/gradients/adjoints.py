@@ -9,7 +9,7 @@ from poly.errors import GradientError
 from poly.gradients.backwards import Backwards, Contribution
 from poly.gradients.derivatives import ZERO, chosen, flows, product
 from poly.gradients.reductions import Passing, Reduction, Span
-from poly.gradients.statements import Names, over_all, statement
+from poly.gradients.statements import Names, statement, stored
 from poly.gradients.values import Values
 from poly.ir.expr import Expr, Read, dtype_of_expr
 from poly.ir.program import Program, Statement, Tensor
@@ -61,8 +61,7 @@ class Adjoints:
         if t.name not in self.gradients:
             made = Tensor(self.names.tensor(f"d{t.name}"), t.dtype, t.shape)
             self.gradients[t.name] = made
-            indices, ranges = over_all(self.names, t)
-            self.emit(statement(self.names, Read(made.name, indices), "=", ZERO, ranges))
+            self.emit(stored(self.names, made, ZERO))
         return self.gradients[t.name]
 
     def _read(self, element: Read) -> Read:

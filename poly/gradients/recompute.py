@@ -14,7 +14,7 @@ from poly.gradients.along_steps import with_ranges
 from poly.gradients.derivatives import ZERO
 from poly.gradients.request import active_tensors
 from poly.gradients.segments import Segments
-from poly.gradients.statements import over_all, statement
+from poly.gradients.statements import over_all, statement, stored
 from poly.ir.expr import (
     Const,
     Expr,
@@ -77,13 +77,13 @@ class _Recomputed:
         for s in states:
             outer.gradient_of(s.first)
             start = self._read_all(outer.gradient_of(s.last))
-            outer.emit(self._stored(self.before[s.given.name], start))
+            outer.emit(stored(self.names, self.before[s.given.name], start))
         self.inner.run()
         made = [*self._start(), *self._forwards(), *self._backwards()]
         outer.backward += made
         for s in states:
             value = self._read_all(self.before[s.given.name])
-            outer.emit(self._stored(outer.gradient_of(s.first), value, "+="))
+            outer.emit(stored(self.names, outer.gradient_of(s.first), value, "+="))
         program, inner = self.segments.program, self.inner
         own = [t for n, t in inner.gradients.items() if n in {x.name for x in program.temps}]
         outer.temps += [*program.temps, *inner.temps, *inner.values.temps, *own]
@@ -106,8 +106,8 @@ class _Recomputed:
         found = []
         for s in self.segments.states:
             after, before = self.after[s.left.name], self.before[s.given.name]
-            found.append(self._stored(after, self._read_all(before)))
-            found.append(self._stored(before, ZERO))
+            found.append(stored(self.names, after, self._read_all(before)))
+            found.append(stored(self.names, before, ZERO))
         return [self._in_phase(s, 0) for s in found]
 
     def _forwards(self) -> list[Statement]:
@@ -175,7 +175,3 @@ class _Recomputed:
 
     def _read_all(self, t: Tensor) -> Read:
         return Read(t.name, over_all(self.names, t)[0])
-
-    def _stored(self, t: Tensor, value: Expr, op: str = "=") -> Statement:
-        indices, ranges = over_all(self.names, t)
-        return statement(self.names, Read(t.name, indices), op, value, ranges)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from poly.errors import GradientError
 from poly.gradients.along_steps import along_steps, steps_behind, with_ranges
 from poly.gradients.derivatives import ZERO
-from poly.gradients.statements import Names, over_all, statement
+from poly.gradients.statements import Names, over_all, statement, stored
 from poly.ir.expr import (
     Cast,
     Const,
@@ -332,7 +332,7 @@ class _Splitting:
         for n, state in states.items():
             t = self.timed[n]
             if not any(s.target.tensor == n and not s.block for s in self.program.statements):
-                head.insert(0, self._zeros(first.get(n, state.first)))
+                head.insert(0, stored(self.names, first.get(n, state.first), ZERO))
             indices, ranges = over_all(self.names, state.first)
             if first:
                 place = add(indices[t.axis], self.rest)
@@ -342,10 +342,6 @@ class _Splitting:
             begun = Read(now[n].name, indices)
             moved.append(statement(self.names, begun, "=", Read(state.first.name, indices), ranges))
         return head, moved
-
-    def _zeros(self, t: Tensor) -> Statement:
-        indices, ranges = over_all(self.names, t)
-        return statement(self.names, Read(t.name, indices), "=", ZERO, ranges)
 
     def _moved_out(self, states: Mapping[str, State], now: Mapping[str, Tensor]) -> list[Statement]:
         """What the segments leave."""

@@ -68,6 +68,14 @@ def over_all(names: Names, t: Tensor) -> tuple[tuple[Expr, ...], tuple[Range, ..
     return tuple(map(Index, indices)), tuple(ranges)
 
 
+def stored(names: Names, t: Tensor, value: Expr, op: str = "=") -> Statement:
+    """A statement that stores a value in every element of a tensor, or adds it; the value may read
+    others with the indices of `over_all`.
+    """
+    indices, ranges = over_all(names, t)
+    return statement(names, Read(t.name, indices), op, value, ranges)
+
+
 def _short(read: Read) -> Read:
     """An access with each index as one sum."""
     return Read(

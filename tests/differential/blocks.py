@@ -45,7 +45,6 @@ def block_text(seed: int) -> str:
     shape = f"{'B,' if weight.startswith('W[b') else ''}{hidden},{hidden}"
     outputs = c.pick((states, states[:1], states[-1:]))
     extra = f"{order[1] if 'S[' + later in ' '.join(inside) else order[0]}{hidden}"
-    sizes = [x for x in ("T", "B", "M") if x in f"{order[1]}{hidden}".replace("+1", "")]
     tensors = {n: f"{order[1]}{hidden}" for n in states} | {"S": extra}
     if c.chance(40):
         value = f"{c.pick(states)}[{c.pick((place, later))}j] * X[{place}k]"
