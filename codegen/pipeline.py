@@ -42,6 +42,7 @@ from poly.rewrites.eliminate_dead import eliminate_dead
 from poly.rewrites.group_operands import group_operands
 from poly.rewrites.integer_products import integer_products
 from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_open_dimensions
+from poly.rewrites.periodic import split_periodic
 from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
 from poly.rewrites.split_reduction import share_reductions, split_reductions
@@ -263,6 +264,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     ),
     graph_rewrites=(Pass(widen_sums), *_SPLIT, *_INTEGERS),
     call_rewrites=(
+        Pass(split_periodic),
         Pass(split_rows),
         Pass(group_operands, needs=("extensions",)),
         Pass(join_open_dimensions),
@@ -271,6 +273,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     ),
     rewrites=(
         Pass(eliminate_dead, exact=True),
+        Pass(split_periodic, exact=True),
         Pass(widen_sums),
         *_SPLIT,
         *_INTEGERS,

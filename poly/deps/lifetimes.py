@@ -106,15 +106,33 @@ def _value_reads(s: ScopStatement) -> list[tuple[Read, isl.Map]]:
     return [*affine.items(), *zip(others, s.may_reads, strict=True)]
 
 
-def is_complete_when_read(program: Program) -> bool:
-    """Whether no element is written after it was read to compute a value."""
+def is_complete_when_read(program: Program, tensor: str | None = None) -> bool:
+    """Whether no element, of one tensor or of all, is written after it was read for a value."""
     found = _Meetings(build_scop(program))
     return not any(
         found.meet(relation, w.write)
         for s, w in product(found.scop.statements, repeat=2)
         for read, relation in _value_reads(s)
-        if read.tensor == w.target.tensor
+        if read.tensor == w.target.tensor and tensor in (None, read.tensor)
     )
+
+
+def writes_each_once(program: Program, first: Statement) -> bool:
+    """Whether the other statements write each element that `first` writes once, and no other of its
+    tensor; an initialisation and what is added to it count as one.
+    """
+    scop = build_scop(program)
+    whole = scop.by_name[first.name].write.range()
+    written = isl.Set.empty(whole.get_space())
+    for s in scop.statements:
+        added = s.role == Role.UPDATE and s.source.init
+        if s.source is first or s.target.tensor != first.target.tensor or added:
+            continue
+        own = s.write.range()
+        if not s.write.is_injective() or not written.is_disjoint(own):
+            return False
+        written = written.union(own)
+    return bool(whole.is_equal(written))
 
 
 def changed_between(program: Program, s: Statement, copy: Statement, after: bool) -> bool:

@@ -41,6 +41,11 @@ class Names:
         return f"__{self._statements}"
 
 
+def is_made(s: Statement) -> bool:
+    """Whether a statement was made here, and does not come from the user."""
+    return s.name.startswith("__")
+
+
 def statement(
     names: Names, target: Read, op: str, value: Expr, ranges: Iterable[Range],
     guards: Sequence[Expr] = (), block: int = 0, step: str = "",

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poly.gradients.derivatives import ZERO, plus
+from poly.gradients.first_writes import begun_in_blocks
+from poly.gradients.statements import is_made, with_indices
+from poly.ir.accesses import meets_itself
 from poly.ir.expr import (
     Const,
     Expr,
@@ -20,8 +23,10 @@ from poly.ir.expr import (
     rewrite,
     substitute_value,
 )  # fmt: skip
+from poly.ir.linear_form import normal
 from poly.ir.program import Program, Statement, default_name, fresh_statement
 from poly.rewrites.eliminate_dead import eliminate_dead
+from poly.rewrites.periodic import shifted_reads
 from poly.rewrites.scatter_to_gather import gather_sum
 from poly.sets.to_isl import domain_set
 
@@ -29,21 +34,21 @@ from poly.sets.to_isl import domain_set
 def tidied(program: Program) -> Program:
     """The program of a gradient in a form that one would write."""
     for rewritten in (
-        _gathered, _without_implied, _begun, _joined, _without_copies, eliminate_dead,
-        without_unused, _ordered, _results_last, numbered,
+        _gathered, _without_implied, _begun, _joined, begun_in_blocks, _without_copies,
+        eliminate_dead, without_unused, _ordered, _results_last, numbered,
     ):  # fmt: skip
         program = rewritten(program)
     return program
 
 
-def is_made(s: Statement) -> bool:
-    """Whether a statement was made here, and does not come from the user."""
-    return s.name.startswith("__")
-
-
 def _gathered(program: Program) -> Program:
     """Each element of a scattered sum looks for its terms."""
-    made = (gather_sum(program, s) if is_made(s) and not s.block else s for s in program.statements)
+    made = []
+    for s in program.statements:
+        if is_made(s):
+            s = shifted_reads(s)
+            s = s if s.block else gather_sum(program, s)
+        made.append(s)
     return replace(program, statements=tuple(made), text=None)
 
 
@@ -97,21 +102,46 @@ def _joined(program: Program) -> Program:
     at = 0
     while at < len(left):
         first = left[at]
-        n = _next_access(left, at) if is_made(first) and _fills(program, first) else None
-        same = n is not None and left[n].target.tensor == first.target.tensor
-        if n is None or not (same and _adds(left[n]) and _fills(program, left[n])):
+        n = _next_access(left, at) if is_made(first) else None
+        value = None if n is None else _both(program, first, left[n])
+        between = {s.target.tensor for s in left[at + 1 : n]}
+        if n is None or value is None or {r.tensor for r in first.reads} & between:
             at += 1
-            continue
-        read = {r.tensor for r in first.reads}
-        if read & {s.target.tensor for s in left[at + 1 : n]}:
-            at += 1
-            continue
-        last = left[n]
-        names = zip(first.free, last.free, strict=True)
-        value = substitute_value(first.value, {a: Index(b) for a, b in names})
-        left[n] = replace(last, op=first.op, value=plus(value, last.value))
-        del left[at]
+        else:
+            left[n] = replace(left[n], op=first.op, value=value)
+            del left[at]
     return replace(program, statements=tuple(left))
+
+
+def _both(program: Program, first: Statement, last: Statement) -> Expr | None:
+    """The sum of two values, if the last is added to the elements that the first wrote, in the same
+    step of a block.
+    """
+    if first.target.tensor != last.target.tensor or len(first.free) != len(last.free):
+        return None
+    names: dict[str, Expr] = {a: Index(b) for a, b in zip(first.free, last.free, strict=True)}
+    if first.block:
+        adds = first.block == last.block and _adds_in_step(first) and _adds_in_step(last)
+        same = adds and _same_elements(with_indices(first, names), last)
+    else:
+        same = _fills(program, first) and _adds(last) and _fills(program, last)
+    if not same:
+        return None
+    return plus(substitute_value(first.value, names), last.value)
+
+
+def _adds_in_step(s: Statement) -> bool:
+    """Whether a statement of a block adds one term to elements that it does not read."""
+    plain = s.op == "+=" and not (s.init or s.reductions or s.scatters)
+    return is_made(s) and plain and not meets_itself(s)
+
+
+def _same_elements(first: Statement, last: Statement) -> bool:
+    """Whether two statements with the same indices write the same elements, in each step."""
+    bounds = [tuple((r.lo, r.hi) for r in s.ranges) for s in (first, last)]
+    guards = [set(s.guards) for s in (first, last)]
+    indices = [tuple(map(normal, s.target.indices)) for s in (first, last)]
+    return all(a == b for a, b in (bounds, guards, indices))
 
 
 def _without_copies(program: Program) -> Program:

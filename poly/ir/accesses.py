@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
+from poly.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    children,
+    indices_of,
+    reads_of,
+    walk,
+)
 from poly.ir.linear_form import linear_form
+from poly.ir.program import Statement
 
 #: Operators that a register tile may compute: one or a few instructions each.
 TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
@@ -59,6 +72,30 @@ def plain_dimension(read: Read, loop: str) -> int | None:
 def loops_of_read(read: Read) -> frozenset[str]:
     """The loops that the indices of `read` depend on."""
     return frozenset(i for e in read.indices for i in indices_of(e))
+
+
+def loops_as_values(e: Expr) -> set[str]:
+    """The loops used in a value itself, or in data-dependent indices."""
+    if isinstance(e, Index):
+        return {e.name}
+    parts = e.indices if isinstance(e, Read) else children(e)
+    if isinstance(e, Read) and not any(reads_of(i) for i in parts):
+        return set()
+    return {i for part in parts for i in loops_as_values(part)}
+
+
+def meets_itself(s: Statement) -> bool:
+    """Whether an instance may read what another one writes in the same step."""
+    return any(r.tensor == s.target.tensor and not _is_other_step(s, r) for r in s.reads)
+
+
+def _is_other_step(s: Statement, read: Read) -> bool:
+    """Whether an element differs from the written one in an index that only the step moves."""
+    for a, b in zip(s.target.indices, read.indices, strict=True):
+        ahead = linear_form(a) - linear_form(b)
+        if not ahead.terms and ahead.constant and set(indices_of(a)) <= {s.step}:
+            return True
+    return False
 
 
 def elements_read(reads: Iterable[Read], extents: Mapping[str, int | None]) -> int:

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from poly.ir.expr import Const, Expr, Index, Op, Read, children, indices_of, reads_of, rewrite
+from poly.ir.accesses import loops_as_values
+from poly.ir.expr import Const, Expr, Index, Op, Read, indices_of, rewrite
 from poly.ir.linear_form import Linear, atom, constant, linear_form, render
 from poly.ir.program import Program, Range, Statement
 
@@ -60,7 +61,7 @@ def _solved_loop(s: Statement, d: int, form: Linear) -> str | None:
                 reach = stride
                 break
             reach += c * (extent - 1)
-    if reach < stride or loop in elsewhere or loop in _valued(s.value):
+    if reach < stride or loop in elsewhere or loop in loops_as_values(s.value):
         return None
     return loop
 
@@ -69,16 +70,6 @@ def _extent(r: Range) -> int | None:
     if isinstance(r.lo, Const) and isinstance(r.hi, Const):
         return max(0, int(r.hi.value) - int(r.lo.value))
     return None
-
-
-def _valued(e: Expr) -> set[str]:
-    """The loops used in a value itself, or in data-dependent indices."""
-    if isinstance(e, Index):
-        return {e.name}
-    parts = e.indices if isinstance(e, Read) else children(e)
-    if isinstance(e, Read) and not any(reads_of(i) for i in parts):
-        return set()
-    return {i for part in parts for i in _valued(part)}
 
 
 def _with_element(program: Program, s: Statement, d: int, form: Linear, loop: str) -> Statement:

@@ -2,7 +2,8 @@
 
 1. *One pass*: inner loops over the same range are fused, and temporaries that no other iteration
    needs are kept in buffers of the thread.
-2. *Lanes*: the innermost loops, one by one, where they are contiguous.
+2. *Lanes*: the innermost loops, one by one, where they are contiguous.  Sums that would stride
+   through memory are moved outside a loop that does not.
 3. *Threads*: the outermost parallel loops, where the work pays for sharing it.
 """
 
@@ -15,6 +16,7 @@ from math import prod
 import islpy as isl
 
 from poly.deps.legality import coincident_members
+from poly.deps.scop import ScopStatement
 from poly.ir.accesses import stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
@@ -75,7 +77,7 @@ class MemoryBound(Tactic[Machine, OnePass]):
         if plan.fuses:
             schedule = _one_pass(schedule, names)
         for name in names:
-            schedule = _lanes(schedule, name, plan.block)
+            schedule = _lanes(_along_rows(schedule, name), name, plan.block)
         schedule = share_loops(schedule, names, nest(schedule, names), group.machine)
         return _keep(schedule, names) if plan.keeps else schedule
 
@@ -137,6 +139,32 @@ def shares_inner(schedule: Schedule, first: str, second: str) -> bool:
 def _in_lanes(schedule: Schedule, name: str) -> bool:
     inner = schedule.loops(name)[-1]
     return attempt(schedule, Schedule.vectorize, name, inner) is not schedule
+
+
+def _along_rows(schedule: Schedule, name: str) -> Schedule:
+    """Move sums that stride through memory outside the loop along which memory is contiguous."""
+    s = schedule.scop.statement(name)
+    loops = schedule.loops(name)
+    index = {x: dimension_at(schedule, name, x) for x in loops}
+    if not loops or index[loops[-1]] not in s.source.reductions or _is_along(s, index[loops[-1]]):
+        return schedule
+    free = [n for n, x in enumerate(loops) if index[x] in s.free and _is_along(s, index[x])]
+    at = free[-1] if free else 0
+    # A loop that is outermost is left to others: it is the one that threads share.
+    if not at or any(index[x] not in s.source.reductions for x in loops[at + 1 :]):
+        return schedule
+
+    def turned(made: Schedule) -> Schedule:
+        alone = attempt(made, Schedule.distribute, name, loops[at])
+        return alone.reorder(name, [*loops[at + 1 :], loops[at]])
+
+    return attempt(schedule, turned)
+
+
+def _is_along(s: ScopStatement, index: str) -> bool:
+    """Whether most of what a statement touches is contiguous along a loop, and nothing is apart."""
+    strides = [stride_of(r, index) for r in (*s.source.reads, s.target)]
+    return strides.count(1) > len(strides) // 2 and None not in strides
 
 
 def _lanes(schedule: Schedule, name: str, block: int) -> Schedule:

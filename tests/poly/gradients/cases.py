@@ -119,6 +119,15 @@ CASES = {
         "V[i] = X[i]\nV[i] max= 1 / 3 }",
         {"N": 4},
     ),
+    "a ring, around which steps reach": Case(
+        "def f(float64 U0[8], float64 a[8]) -> (L) { float64 U[5,8]\nU[0,i] = U0[i]\n"
+        "for t in 0:4 { U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%8] - U[t,(i+6)%8]) where i in 0:8 }\n"
+        "L[] +=! U[4,i] * U[4,i] }",
+    ),
+    "written around a ring": Case(
+        "def f(float64 X[7], float64 w[7]) -> (Y) { Y[(i+2)%7] = X[i] * X[i] * w[(i+1)%7] "
+        "where i in 0:7 }",
+    ),
     "prefix sums": Case("def f(float64 X[N]) -> (S) { S[0] = 0\nS[i+1] = S[i] + X[i] }", {"N": 5}),
     "prefix products of rows": Case(
         "def f(float64 X[N,M]) -> (S) { S[i,0] = X[i,0]\nS[i,j+1] = S[i,j] * X[i,j+1] }",

@@ -61,6 +61,52 @@ def f(float32 X[N], float32 dS[N + 1]) -> (float32 dX[N]) {
     dX[i] = dS_[i + 1] where i in 0:N
 }""",
     ),
+    # What steps add around a ring is read around it, and needs no zeros.
+    "ring": (
+        "def f(float32 U0[8], float32 a[8]) -> (L) { float32 U[5,8]\nU[0,i] = U0[i]\n"
+        "for t in 0:4 { U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%8] - U[t,(i+6)%8]) where i in 0:8 }\n"
+        "L[] +=! U[4,i] }",
+        """\
+def f(float32 U0[8], float32 a[8]) -> (float32 dU0[8], float32 da[8]) {
+    float32 U[5,8]
+    float32 dU[5,8]
+    U[0, i] = U0[i] where i in 0:8
+    for t in 0:4 {
+        U[t + 1, i] = U[t, i] + a[i] * (U[t, (i + 1) % 8] - U[t, (i + 6) % 8]) where i in 0:8
+    }
+    dU[4, i] = float32(1.0) where i in 0:8
+    for t in 0:4 {
+        dU[-t + 3, i] = dU[-t + 4, i] + dU[-t + 4, (i + 7) % 8] * a[(i + 7) % 8] - dU[-t + 4, (i + 2) % 8] * a[(i + 2) % 8] where i in 0:8
+    }
+    dU0[i] = dU[0, i] where i in 0:8
+    da[i] +=! dU[t + 1, i] * (U[t, (i + 1) % 8] - U[t, (i + 6) % 8]) where i in 0:8, t in 0:4
+}""",
+    ),
+    # So do states that each step overwrites.
+    "overwritten states": (
+        "def f(float32 X[T,M], float32 h0[M]) -> (float32 h[M]) { h[j] = h0[j]\n"
+        "for t in 0:T { h[j] = h[j] * X[t,j] } }",
+        """\
+def f(float32 X[T,M], float32 h0[M], float32 dh[M]) -> (float32 dX[T,M], float32 dh0[M]) {
+    float32 h_steps[T + 1,M]
+    float32 dh_[M]
+    float32 dh_steps[T + 1,M]
+    float32 h[M]
+    h[j] = h0[j] where j in 0:M
+    h_steps[0, i0] = h[i0] where i0 in 0:M
+    for t in 0:T {
+        h_steps[t + 1, j] = h_steps[t, j] * X[t, j] where j in 0:M
+    }
+    dh_[i0] = dh[i0] where i0 in 0:M
+    dh_steps[T, i0] = dh_[i0] where i0 in 0:M
+    for t in 0:T {
+        dh_steps[T - t - 1, j] = dh_steps[T - t, j] * X[T - t - 1, j] where j in 0:M
+    }
+    dh_[i0] = dh_steps[0, i0] where i0 in 0:M
+    dX[t, j] = dh_steps[t + 1, j] * h_steps[t, j] where t in 0:T, j in 0:M
+    dh0[j] = dh_[j] where j in 0:M
+}""",
+    ),
     "embedding": (
         "def f(float32 E[V,D], int32 t[N]) -> (Y) { Y[n,d] = E[t[n],d] }",
         """\
