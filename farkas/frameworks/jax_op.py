@@ -20,6 +20,7 @@ from farkas.frameworks.operation import (
     whole_gradient_of,
 )
 from farkas.frameworks.xla_kernels import TARGET, XlaKernel, jax_module
+from farkas.kernels.gradients import Recomputed
 from farkas.kernels.kernel import compile
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError
@@ -34,7 +35,9 @@ from runtime.common.exchange import library_of
 _MOST_SIZES = 64
 
 
-def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxOperator:
+def op(
+    text: str, *, exact: bool = False, schedule: ScheduleLike = None, recompute: Recomputed = ()
+) -> JaxOperator:
     """Make a function of JAX from a comprehension.
 
     >>> distance = fk.jax.op("D[i,j] +=! abs(X[i,k] - Y[j,k])")
@@ -49,13 +52,17 @@ def op(text: str, *, exact: bool = False, schedule: ScheduleLike = None) -> JaxO
     ----------
     text : a definition, bare comprehensions, or an einsum string, as for `farkas.compile`
     exact, schedule : as for `farkas.compile`
+    recompute : tensors of ``for`` blocks whose states the gradient computes again, in segments, as
+        for `farkas.grad`; then it has no gradient itself
 
     Raises
     ------
     LanguageError : a mistake in the text.
+    GradientError : no block computes a tensor of `recompute`.
     ToolchainError : JAX is not installed, or there is no C compiler.
     """
-    return JaxOperator(jax_module(), Operation(text, exact, schedule))
+    operation = Operation(text, exact, schedule, recompute=recompute)
+    return JaxOperator(jax_module(), operation)
 
 
 class JaxOperator:
@@ -233,7 +240,10 @@ class JaxOperator:
         names = self.operation.inputs
         found = self._kept(program)
         if found is None:
-            found, kept = gradient_of(program, names, self.operation.outputs, keep=()), ()
+            found = gradient_of(
+                program, names, self.operation.outputs, (), self.operation.recompute
+            )
+            kept = ()
         if found is None:
             return (None,) * len(names)
         whole = self._other(found.backward)
@@ -244,7 +254,7 @@ class JaxOperator:
 
     def _kept(self, program: Program) -> Halves | None:
         if program not in self._halves:
-            self._halves[program] = whole_gradient_of(program)
+            self._halves[program] = whole_gradient_of(program, self.operation.recompute)
         return self._halves[program]
 
     def _other(self, program: Program) -> JaxOperator:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from farkas.kernels.gradients import Recomputed, segments_asked
 from farkas.kernels.kernel import Kernel, compile
 from farkas.kernels.source_text import read_text
 from farkas.targets.compile_program import ScheduleLike
@@ -19,6 +20,9 @@ from runtime.common.arguments import undetermined, wrong_dtype
 if TYPE_CHECKING:
     from poly.gradients.split import Halves
 
+#: Tensors whose states a gradient computes again, with the steps of their segments, None if open.
+Segments = tuple[tuple[str, int | None], ...]
+
 
 class Operation:
     """What a text computes, for any element types that it leaves open.
@@ -29,8 +33,14 @@ class Operation:
     inputs, outputs : names, in order
     asked : the sizes that no input's shape determines, which calls give by name
     exact, schedule : as for `farkas.compile`
+    recompute : tensors whose states the gradient computes again, with the steps of their segments
     compiler : gives the C compiler for kernels on the CPU, None for the default
     conversion : how the framework converts an array to an element type, for messages
+
+    Raises
+    ------
+    LanguageError : a mistake in the text.
+    GradientError : no block computes a tensor of `recompute`.
     """
 
     def __init__(
@@ -40,8 +50,10 @@ class Operation:
         schedule: ScheduleLike = None,
         compiler: Callable[[], CompilerLike] = lambda: None,
         conversion: str = ".astype('{}')",
+        recompute: Recomputed = (),
     ) -> None:
         self.text, self.exact, self.schedule = text, exact, schedule
+        self.recompute: Segments = tuple(segments_asked(recompute).items())
         self._compiler, self._conversion = compiler, conversion
         self._source = read_text(text)
         self._programs: dict[tuple[DType, ...], Program] = {}
@@ -51,6 +63,8 @@ class Operation:
         self.inputs = tuple(t.name for t in sample.inputs)
         self.outputs = tuple(t.name for t in sample.outputs)
         self.asked = undetermined(sample)
+        if self.recompute:
+            check_recomputed(sample, self.recompute)
         named = self._source.kind == "definition"
         self.name = sample.name if named else f"{sample.name}_{sample.digest}"
 
@@ -100,8 +114,8 @@ class Operation:
 
     def is_like(self, other: Operation) -> bool:
         """Whether another one computes the same in the same order."""
-        mine = self.text, self.exact, self.schedule
-        return mine == (other.text, other.exact, other.schedule)
+        mine = self.text, self.exact, self.schedule, self.recompute
+        return mine == (other.text, other.exact, other.schedule, other.recompute)
 
     def kernel(self, target: str) -> Kernel:
         """The kernel for a target, which is compiled when it is first called."""
@@ -117,12 +131,26 @@ class Operation:
             return self._kernels[target]
 
 
+def check_recomputed(program: Program, recompute: Segments) -> None:
+    """Check that blocks compute the tensors that are to be computed again.
+
+    Raises
+    ------
+    GradientError : none computes one.
+    """
+    from poly.gradients.request import blocks_of
+
+    blocks_of(program, dict(recompute))
+
+
 def gradient_of(
-    program: Program, wrt: Sequence[str], of: Sequence[str], keep: Collection[str] | None = None
-) -> Halves | None:
+    program: Program, wrt: Sequence[str], of: Sequence[str], keep: Collection[str] | None = None,
+    recompute: Segments = (),
+) -> Halves | None:  # fmt: skip
     """The gradient with respect to those inputs on which some outputs depend; None if to none.
 
     keep : what is kept, None: what is worth it
+    recompute : tensors whose states are computed again, with the steps of their segments
 
     Raises
     ------
@@ -134,16 +162,16 @@ def gradient_of(
     inputs, outputs = dependent(program, wrt, of)
     if not inputs:
         return None
-    return halves(program, inputs, outputs, keep, unit=False)
+    return halves(program, inputs, outputs, keep, unit=False, recompute=dict(recompute))
 
 
-def whole_gradient_of(program: Program) -> Halves | None:
+def whole_gradient_of(program: Program, recompute: Segments = ()) -> Halves | None:
     """The gradient of all outputs with respect to all inputs; None if it is not one that a forward
     pass could help: why is said when it is asked for.
     """
     names = [t.name for t in program.inputs], [t.name for t in program.outputs]
     try:
-        return None if program.updated else gradient_of(program, *names)
+        return None if program.updated else gradient_of(program, *names, recompute=recompute)
     except GradientError:
         return None
 

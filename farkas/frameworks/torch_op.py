@@ -19,6 +19,7 @@ from farkas.frameworks.torch_program import (
     whole_gradient,
 )
 from farkas.frameworks.torch_threads import compiler
+from farkas.kernels.gradients import Recomputed
 from farkas.targets.compile_program import ScheduleLike
 from poly.errors import ArgumentError
 from poly.gradients.split import Halves
@@ -41,6 +42,7 @@ def op(
     setup_context: Callable[..., Any] | None = None,
     exact: bool = False,
     schedule: ScheduleLike = None,
+    recompute: Recomputed = (),
 ) -> TorchOperator:
     """Make an operator of torch from a comprehension.
 
@@ -60,15 +62,18 @@ def op(
         definition
     backward, setup_context : another gradient, as `torch.library.register_autograd` takes it
     exact, schedule : as for `farkas.compile`
+    recompute : tensors of ``for`` blocks whose states the gradient computes again, in segments, as
+        for `farkas.grad`; then nothing but the inputs is kept for it, and it has none itself
 
     Raises
     ------
     LanguageError : a mistake in the text.
+    GradientError : no block computes a tensor of `recompute`.
     ArgumentError : a name that is none, or that another operator has; a program without inputs.
     ToolchainError : torch is not installed.
     """
     torch = torch_module()
-    operation = Operation(text, exact, schedule, compiler, ".to(torch.{})")
+    operation = Operation(text, exact, schedule, compiler, ".to(torch.{})", recompute)
     qualified = _qualified(name or operation.name)
     if not operation.inputs:
         raise ArgumentError(f"{qualified} has no inputs: torch chooses what runs by its tensors")
@@ -135,6 +140,7 @@ class TorchOperator:
         torch = self._torch
         return (
             self._is_own
+            and not self.operation.recompute
             and torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
             and len(tensors) == len(self.operation.inputs)
@@ -209,6 +215,8 @@ class TorchOperator:
         """Keep what the gradient reads."""
         tensors, ctx.sizes = self._computation.split(inputs)
         results = output if isinstance(output, (tuple, list)) else (output,)
+        if self.operation.recompute:
+            results = ()
         save(ctx, self._computation.program_of(tensors), tensors, results)
 
     def _backward(self, context: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -217,8 +225,9 @@ class TorchOperator:
         tensors = context.saved_tensors[:count]
         program, needed = self._computation.program_of(tensors), context.needs_input_grad[:count]
         found = gradients_of(
-            context, program, gradients, needed, context.sizes, self.operation.exact
-        )
+            context, program, gradients, needed, context.sizes, self.operation.exact,
+            self.operation.recompute,
+        )  # fmt: skip
         return (*found, *(None for _ in self.operation.asked))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from farkas.frameworks.batch_program import batch_program, batched_tensors
 from farkas.frameworks.operation import (
     Operation,
+    Segments,
     dtype_called,
     gradient_of,
     output_shapes,
@@ -213,9 +214,12 @@ def _backward(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def save(ctx: Any, program: Program, tensors: Sequence[Any], results: Sequence[Any]) -> None:
-    """Save the inputs, and those of the outputs that the gradient reads."""
-    found = whole_gradient(program)
-    values = dict(zip((t.name for t in program.outputs), results, strict=True))
+    """Save the inputs, and those of the outputs that the gradient reads.
+
+    results : the outputs, or nothing if none is to be saved
+    """
+    found = whole_gradient(program) if results else None
+    values = dict(zip((t.name for t in program.outputs), results, strict=bool(results)))
     ctx.kept = tuple(n for n in found.kept if n in values) if found is not None else ()
     ctx.save_for_backward(*tensors, *(values[n] for n in ctx.kept))
     ctx.set_materialize_grads(False)
@@ -223,9 +227,11 @@ def save(ctx: Any, program: Program, tensors: Sequence[Any], results: Sequence[A
 
 def gradients_of(
     ctx: Any, program: Program, gradients: Sequence[Any], needed: Sequence[bool],
-    sizes: Mapping[str, Any], exact: bool,
+    sizes: Mapping[str, Any], exact: bool, recompute: Segments = (),
 ) -> list[Any]:  # fmt: skip
     """The gradients with respect to the inputs that need one, None for the others.
+
+    recompute : tensors whose states are computed again
 
     Raises
     ------
@@ -236,7 +242,7 @@ def gradients_of(
     outputs = zip((t.name for t in program.outputs), gradients, strict=True)
     given = {n: g for n, g in outputs if g is not None}
     wanted = tuple(n for n, need in zip(names, needed, strict=True) if need)
-    found = _gradient_of(program, wanted, tuple(given), ctx.kept) if given else None
+    found = _gradient_of(program, wanted, tuple(given), ctx.kept, recompute) if given else None
     if found is None:
         return [None] * len(names)
     values = dict(zip(ctx.kept, kept, strict=True))

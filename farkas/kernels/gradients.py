@@ -51,7 +51,7 @@ def grad(
     """
     from poly.gradients.reverse import gradient
 
-    how = partial(gradient, recompute=_segments(recompute))
+    how = partial(gradient, recompute=segments_asked(recompute))
     return _differentiated(how, program, wrt, of, dtypes, with_values=False)
 
 
@@ -62,7 +62,7 @@ def value_and_grad(
     """`grad` with the program's own outputs first; both share what they compute."""
     from poly.gradients.reverse import gradient
 
-    how = partial(gradient, recompute=_segments(recompute))
+    how = partial(gradient, recompute=segments_asked(recompute))
     return _differentiated(how, program, wrt, of, dtypes, with_values=True)
 
 
@@ -90,7 +90,7 @@ def _differentiated(
     return how(source, inputs, outputs, with_values)
 
 
-def _segments(recompute: Recomputed) -> dict[str, int | None]:
+def segments_asked(recompute: Recomputed) -> dict[str, int | None]:
     """The tensors to compute again, with the steps of their segments.
 
     Raises

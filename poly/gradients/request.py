@@ -60,6 +60,26 @@ def _check_names(kind: str, names: Sequence[str], tensors: Sequence[Tensor]) -> 
             raise GradientError(f"{kind} {n} is named twice")
 
 
+def blocks_of(program: Program, recompute: Mapping[str, int | None]) -> dict[int, int | None]:
+    """The blocks that write tensors, with the lengths of their segments.
+
+    recompute : tensors whose states are computed again, with the steps of a segment or None
+
+    Raises
+    ------
+    GradientError : no block writes one of them.
+    """
+    found: dict[int, int | None] = {}
+    for name, length in recompute.items():
+        blocks = {s.block for s in program.statements if s.target.tensor == name and s.block}
+        if not blocks:
+            known = dict.fromkeys(s.target.tensor for s in program.statements if s.block)
+            there = f"; they compute {', '.join(known)}" if known else ": there are none"
+            raise GradientError(f"recompute: no block computes {name!r}{there}")
+        found |= dict.fromkeys(blocks, length)
+    return found
+
+
 def check_active(
     wrt: Sequence[str], of: Sequence[str], active: frozenset[str], new: Mapping[str, str]
 ) -> None:

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poly.errors import GradientError
 from poly.gradients.adjoints import Adjoints
 from poly.gradients.apart import separate, without_updates
 from poly.gradients.backwards import Contribution
 from poly.gradients.derivatives import ONE
 from poly.gradients.recompute import recomputed
-from poly.gradients.request import active_tensors, check_active, check_request
+from poly.gradients.request import active_tensors, blocks_of, check_active, check_request
 from poly.gradients.segments import Segments, in_segments
 from poly.gradients.statements import Names, over_all
 from poly.gradients.tidy import tidied
@@ -59,10 +58,11 @@ def gradient(
 
 
 def gradient_and_values(
-    program: Program, wrt: Sequence[str], of: Sequence[str], unit: bool = True
-) -> tuple[Program, frozenset[str]]:
+    program: Program, wrt: Sequence[str], of: Sequence[str], unit: bool = True,
+    recompute: Mapping[str, int | None] | None = None,
+) -> tuple[Program, frozenset[str]]:  # fmt: skip
     """`gradient` with values, and which of its tensors hold values, not gradients."""
-    reverse = _Reverse(program, tuple(wrt), tuple(of), unit)
+    reverse = _Reverse(program, tuple(wrt), tuple(of), unit, recompute)
     made = check_bounds(verify_program(tidied(reverse.program(with_values=True))))
     values = reverse.adjoints.values
     own = {*reverse.source.tensors, *(t.name for t in values.temps)}
@@ -78,7 +78,7 @@ class _Reverse:
     ) -> None:  # fmt: skip
         self.unit = unit
         check_request(program, wrt, of)
-        blocks = _blocks_of(program, recompute or {})
+        blocks = blocks_of(program, recompute or {})
         self.names = names = Names(program)
         source, new = without_updates(program, names)
         source = separate(source, names)
@@ -134,16 +134,3 @@ class _Reverse:
             self.adjoints.seeds.append(seed)
             value = Read(seed.name, indices)
         self.adjoints.contribute(Contribution(Read(t.name, indices), value, ranges, ()))
-
-
-def _blocks_of(program: Program, recompute: Mapping[str, int | None]) -> dict[int, int | None]:
-    """The blocks that write tensors, with the lengths of their segments."""
-    found: dict[int, int | None] = {}
-    for name, length in recompute.items():
-        blocks = {s.block for s in program.statements if s.target.tensor == name and s.block}
-        if not blocks:
-            known = dict.fromkeys(s.target.tensor for s in program.statements if s.block)
-            there = f"; they compute {', '.join(known)}" if known else ": there are none"
-            raise GradientError(f"recompute: no block computes {name!r}{there}")
-        found |= dict.fromkeys(blocks, length)
-    return found

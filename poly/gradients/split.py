@@ -6,7 +6,7 @@ goes out, as the scores of attention: it is computed again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -53,7 +53,7 @@ class Halves:
 
 def halves(
     program: Program, wrt: Sequence[str], of: Sequence[str], keep: Collection[str] | None = None,
-    unit: bool = True,
+    unit: bool = True, recompute: Mapping[str, int | None] | None = None,
 ) -> Halves:  # fmt: skip
     """A gradient in two programs.
 
@@ -64,7 +64,7 @@ def halves(
     ------
     GradientError : see `gradient`.
     """
-    whole, own = gradient_and_values(program, wrt, of, unit)
+    whole, own = gradient_and_values(program, wrt, of, unit, recompute)
     whole = _from_quotients(whole, own)
     if keep is None:
         kept = _worth_keeping(program, whole, own)

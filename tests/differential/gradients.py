@@ -26,13 +26,13 @@ from tests.differential.harness import choose_sizes, make_inputs
 from tests.poly.gradients.differences import STEP, Arrays, Differentiated
 
 #: What both modes may differ by, and a derivative from differences, relative to the terms.
-MODES, DIFFERENCES = 1e-9, 1e-5
+MODES, DIFFERENCES = 1e-10, 1e-6
 #: One of so many programs is a block of recurrences.
 RECURRENCES = 8
 #: What jumps from one value to another.
 _JUMPING = ("fmod", "mod", "floordiv", "floor", "ceil", "trunc", "round")
 #: Values this many times as large as derivatives leave no digits to differences.
-HUGE = 1e6
+HUGE = 1e4
 
 
 def random_program(seed: int) -> Program | None:

@@ -338,6 +338,26 @@ def test_gradients(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     np.testing.assert_allclose(jitted, jax.grad(lambda *x: operator(*x).sum())(*given), rtol=1e-5)
 
 
+def test_gradients_that_compute_states_again() -> None:
+    text = """def heat(float32 U0[9], float32 a[9]) -> (L) {
+        float32 U[13,9]
+        U[0,i] = U0[i]
+        for t in 0:12 {
+            U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%9] + U[t,(i+8)%9] - 2*U[t,i]) where i in 0:9
+        }
+        L[] +=! U[12,i] * U[12,i]
+    }"""
+    given = draw(9), draw(9)
+    again, kept = fk.jax.op(text, recompute={"U": 5}), fk.jax.op(text)
+    for wrap in (lambda f: f, jax.jit):
+        found = wrap(jax.grad(again, argnums=(0, 1)))(*given)
+        expected = wrap(jax.grad(kept, argnums=(0, 1)))(*given)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    with pytest.raises(fk.GradientError, match="no block computes 'V'"):
+        fk.jax.op(text, recompute="V")
+
+
 def test_gradients_of_words_and_batches() -> None:
     embed = fk.jax.op("def f(float32 E[V,D], int32 t[N]) -> (Y) { Y[n,d] = E[t[n],d] }")
     words = jax.numpy.asarray([2, 0, 2], "int32")

@@ -209,6 +209,46 @@ def test_gradients_under_compile() -> None:
     torch.testing.assert_close(found, expected)
 
 
+HEAT = """def heat(float64 U0[9], float64 a[9]) -> (L) {
+    float64 U[13,9]
+    U[0,i] = U0[i]
+    for t in 0:12 {
+        U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%9] + U[t,(i+8)%9] - 2*U[t,i]) where i in 0:9
+    }
+    L[] +=! U[12,i] * U[12,i]
+}"""
+
+
+@pytest.mark.parametrize("recompute", ["U", {"U": 5}], ids=["root", "five"])
+def test_gradients_that_compute_states_again(recompute: Any) -> None:
+    """Nothing but the inputs is kept, also under torch.compile."""
+    number = 5 if isinstance(recompute, dict) else 0
+    heat = fk.torch.op(HEAT, name=f"tests::heat_{number}", recompute=recompute)
+    kept = fk.torch.op(HEAT, name="tests::heat_kept")
+    given = [torch.rand(9, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    sizes: list[int] = []
+
+    def pack(t: Any) -> Any:
+        sizes.append(t.numel())
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss = heat(*given)
+    assert sizes == [9, 9]
+    expected = torch.autograd.grad(kept(*given), given)
+    for found in (
+        torch.autograd.grad(loss, given),
+        torch.autograd.grad(torch.compile(heat)(*given), given),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(heat, given)
+
+
+def test_no_states_to_compute_again() -> None:
+    with pytest.raises(fk.GradientError, match="no block computes 'V'; they compute U"):
+        fk.torch.op(HEAT, name="tests::heat_of_v", recompute="V")
+
+
 def test_what_has_no_gradient() -> None:
     floor = fk.torch.op("def g(float64 X[N]) -> (Y) { Y[i] = floor(X[i]) }", name="tests::floor")
     x = torch.randn(4, dtype=torch.float64, requires_grad=True)
