@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from farkas.cli.text_commands import given_sizes, given_types, text_of
+from farkas.cli.text_options import (
+    dtype_option,
+    expression_option,
+    given_sizes,
+    given_types,
+    size_option,
+    text_of,
+)
 from farkas.console.files import write_file
 
 
@@ -19,7 +26,7 @@ Examples:
 """,
 )
 @click.argument("file", required=False)
-@click.option("-e", "--expression", metavar="TEXT", help="The program itself, in place of a file.")
+@expression_option
 @click.option("--wrt", multiple=True, metavar="NAME", help="An input; repeatable.  Default: all.")
 @click.option("--of", multiple=True, metavar="NAME", help="An output; repeatable.  Default: all.")
 @click.option("--values", is_flag=True, help="With the program's own outputs first.")
@@ -28,11 +35,8 @@ Examples:
     "--recompute", multiple=True, metavar="NAME[=STEPS]",
     help="Keep the state of every so many steps only; repeatable.",
 )  # fmt: skip
-@click.option(
-    "--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE",
-    help="Element type of all inputs, or of one; repeatable.  A definition has its own.",
-)  # fmt: skip
-@click.option("--size", "sizes", multiple=True, metavar="N=NUMBER", help="Fix a size; repeatable.")
+@dtype_option
+@size_option
 @click.option("-o", "--output", metavar="FILE", help="Write to a file.")
 def grad_command(
     file: str | None, expression: str | None, wrt: tuple[str, ...], of: tuple[str, ...],

@@ -10,6 +10,14 @@ import click
 
 from farkas.cli.exit_codes import complain, message_of
 from farkas.cli.target_option import target_option
+from farkas.cli.text_options import (
+    dtype_option,
+    expression_option,
+    given_sizes,
+    given_types,
+    size_option,
+    text_of,
+)
 from farkas.console.files import read_text_file, write_file
 from farkas.targets.stages import STAGES, stage_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError
@@ -61,36 +69,6 @@ class _Request:
         return schedule_for(program, script, self.exact, target)
 
 
-def given_types(words: tuple[str, ...]) -> str | dict[str, str] | None:
-    """Element types as the command line gives them: of all inputs, by name, or none."""
-    if any("=" in word for word in words):
-        given = {}
-        for word in words:
-            tensor, equals, dtype = word.partition("=")
-            if not equals:
-                raise ArgumentError("--dtype is given both for all inputs and by name")
-            given[tensor.strip()] = dtype.strip()
-        return given
-    if len(words) > 1:
-        raise ArgumentError("--dtype is given twice; say which input, as in --dtype A=float32")
-    return words[0] if words else None
-
-
-def given_sizes(words: tuple[str, ...]) -> dict[str, int]:
-    """Sizes as the command line gives them."""
-    return dict(map(_size, words))
-
-
-def _size(word: str) -> tuple[str, int]:
-    name, equals, value = word.partition("=")
-    try:
-        if equals and len(value) < 40:
-            return name.strip(), int(value)
-    except ValueError:
-        pass
-    raise ArgumentError(f"--size {word}: expected a name and a number, as in --size N=512")
-
-
 def program_options(command: _Command) -> _Command:
     """The options that determine how a program is read."""
     for option in (
@@ -102,30 +80,14 @@ def program_options(command: _Command) -> _Command:
             metavar="FILE",
             help="Instructions that schedules may use, see `farkas intrinsic`; repeatable.",
         ),
-        click.option(
-            "--size", "sizes", multiple=True, metavar="N=NUMBER", help="Fix a size; repeatable."
-        ),
-        click.option(
-            "--dtype",
-            "dtypes",
-            multiple=True,
-            metavar="[NAME=]TYPE",
-            help="Element type of all inputs, or of one; repeatable.  A definition has its own.",
-        ),
+        size_option,
+        dtype_option,
     ):
         command = option(command)
     return command
 
 
-def text_of(file: str | None, expression: str | None) -> str:
-    """The text of a file or of an expression, one of which is given."""
-    if (file is None) == (expression is None):
-        raise click.UsageError("give either a FILE (- for the standard input) or -e TEXT")
-    return expression if expression is not None else read_text_file(file or "-")
-
-
 _SCHEDULE_HELP = "'auto', 'written', or the file of a schedule script."
-_EXPRESSION_HELP = "The program itself, in place of a file."
 
 
 # --- compile -------------------------------------------------------------------------------
@@ -142,7 +104,7 @@ Examples:
 """,
 )
 @click.argument("file", required=False)
-@click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
+@expression_option
 @click.option("-o", "--output", metavar="PATH", help="Output file; default is the standard output.")
 @click.option(
     "--emit",
@@ -214,7 +176,7 @@ Examples:
 """,
 )
 @click.argument("file", required=False)
-@click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
+@expression_option
 @click.option(
     "--stage",
     "stages",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farkas.cli.text_commands import given_sizes, given_types, text_of
+from farkas.cli.text_options import (
+    dtype_option,
+    expression_option,
+    given_sizes,
+    given_types,
+    size_option,
+    text_of,
+)
 from poly.errors import TuningError
 
 if TYPE_CHECKING:
@@ -43,17 +50,14 @@ Examples:
 """,
 )
 @click.argument("file", required=False)
-@click.option("-e", "--expression", metavar="TEXT", help="The program itself, in place of a file.")
+@expression_option
 @click.option(
     "--budget", callback=_budget, default="60s", show_default=True, metavar="TIME",
     help="How long to search: 90s, 5m or 1h.",
 )  # fmt: skip
 @click.option("--trials", type=click.IntRange(1), help="Schedules to measure at most.")
-@click.option(
-    "--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE",
-    help="Element type of all inputs, or of one; repeatable.  A definition has its own.",
-)  # fmt: skip
-@click.option("--size", "sizes", multiple=True, metavar="N=NUMBER", help="Fix a size; repeatable.")
+@dtype_option
+@size_option
 @click.option(
     "--at", multiple=True, metavar="N=NUMBER",
     help="Measure with this size, which the kernel leaves open; repeatable.",

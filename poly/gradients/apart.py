@@ -12,6 +12,7 @@ from dataclasses import replace
 from poly.deps.lifetimes import OwnReads, results_left
 from poly.deps.scop import build_scop
 from poly.errors import GradientError
+from poly.gradients.combined import combined_in_steps
 from poly.gradients.derivatives import chosen
 from poly.gradients.statements import Names, over_all, statement
 from poly.gradients.states import with_states
@@ -49,7 +50,8 @@ def separate(program: Program, names: Names) -> Program:
     ------
     GradientError : it could not be found out what is read, or what is left.
     """
-    return without_lost_results(without_own_reads(with_states(program, names), names))
+    found = with_states(combined_in_steps(program, names), names)
+    return without_lost_results(without_own_reads(found, names))
 
 
 def without_own_reads(program: Program, names: Names) -> Program:

@@ -119,6 +119,21 @@ CASES = {
         "V[i] = X[i]\nV[i] max= 1 / 3 }",
         {"N": 4},
     ),
+    "maxima and products that steps read": Case(
+        "def f(float64 X[T,M,K], float64 h0[M]) -> (float64 h[M], float64 p[M]) { "
+        "float64 m[M]\nh[j] = h0[j]\nm[j] = X[0,j,0]\np[j] = 1\n"
+        "for t in 0:T { m[j] max= X[t,j,k]\np[j] *= 1 + 0.1 * m[j]\nh[j] = h[j] * p[j] - m[j] } }",
+        {"T": 4, "M": 3, "K": 2},
+    ),
+    "weights of a softmax, step by step": Case(
+        "def f(float64 S[T,M], float64 V[T,N]) -> (float64 O[M,N]) { "
+        "float64 m[M]\nfloat64 old[M]\nfloat64 Z[M]\nm[i] = S[0,i]\nZ[i] = 0\nO[i,j] = 0\n"
+        "for t in 0:T { old[i] = m[i]\nm[i] max= S[t,i]\n"
+        "Z[i] = Z[i] * exp(old[i] - m[i]) + exp(S[t,i] - m[i])\n"
+        "O[i,j] = O[i,j] * exp(old[i] - m[i]) + exp(S[t,i] - m[i]) * V[t,j] }\n"
+        "O[i,j] = O[i,j] / Z[i] }",
+        {"T": 4, "M": 2, "N": 2},
+    ),
     "a ring, around which steps reach": Case(
         "def f(float64 U0[8], float64 a[8]) -> (L) { float64 U[5,8]\nU[0,i] = U0[i]\n"
         "for t in 0:4 { U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%8] - U[t,(i+6)%8]) where i in 0:8 }\n"
