@@ -135,6 +135,16 @@ def writes_each_once(program: Program, first: Statement) -> bool:
     return bool(whole.is_equal(written))
 
 
+def fills(program: Program, whole: Statement) -> bool:
+    """Whether the other statements write every element that `whole` writes."""
+    scop = build_scop(program)
+    left = scop.by_name[whole.name].write.range()
+    for s in scop.statements:
+        if s.source is not whole and s.target.tensor == whole.target.tensor:
+            left = left.subtract(s.write.range())
+    return bool(left.is_empty())
+
+
 def changed_between(program: Program, s: Statement, copy: Statement, after: bool) -> bool:
     """Whether something is written to an element between a statement and a copy of the element.
 

@@ -15,7 +15,7 @@ from itertools import product as combinations
 
 from poly.deps.lifetimes import is_complete_when_read
 from poly.errors import GradientError
-from poly.gradients.statements import with_indices
+from poly.gradients.statements import alone, with_indices
 from poly.ir.expr import Const, Expr, Index, Read, add, indices_of, simplify, sub
 from poly.ir.program import Program, Range, Statement, Tensor
 
@@ -87,14 +87,7 @@ class Backwards:
         """Whether every gradient is complete when it is read."""
         if not made:
             return False
-        used = {r.tensor for s in made for r in s.reads} | {s.target.tensor for s in made}
-        written = {s.target.tensor for s in made}
-        alone = Program(
-            "f", self.program.sizes, tuple(self.tensors[n] for n in sorted(used)),
-            tuple(self.tensors[n] for n in sorted(written)), (), tuple(made),
-            self.program.constraints,
-        )  # fmt: skip
-        return is_complete_when_read(alone)
+        return is_complete_when_read(alone(self.program, self.tensors, made))
 
 
 def _turned(s: Statement, loops: set[str]) -> Statement:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from poly.deps.lifetimes import is_complete_when_read, writes_each_once
 from poly.gradients.derivatives import ZERO
-from poly.gradients.statements import is_made
+from poly.gradients.statements import alone, is_made
 from poly.ir.accesses import meets_itself
 from poly.ir.program import Program, Statement
 
@@ -46,18 +46,9 @@ def _begun(program: Program, zeros: Statement, rest: Sequence[Statement]) -> lis
     written = {s.name: replace(s, init=True) if s.reductions else replace(s, op="=") for s in added}
     used = [s for s in rest if s.name in written or any(r.tensor == name for r in s.reads)]
     made = [written.get(s.name, s) for s in used]
-    if not writes_each_once(_alone(program, [zeros, *made], name), zeros):
+    tensors = program.tensors
+    if not writes_each_once(alone(program, tensors, [zeros, *made]), zeros):
         return None
-    if not is_complete_when_read(_alone(program, made, name), name):
+    if not is_complete_when_read(alone(program, tensors, made), name):
         return None
     return [written.get(s.name, s) for s in rest]
-
-
-def _alone(program: Program, statements: Sequence[Statement], written: str) -> Program:
-    """The program of some statements, as far as one tensor is concerned."""
-    tensors = program.tensors
-    used = {r.tensor for s in statements for r in s.reads} | {s.target.tensor for s in statements}
-    return Program(
-        program.name, program.sizes, tuple(tensors[n] for n in sorted(used)),
-        (tensors[written],), (), tuple(statements), program.constraints,
-    )  # fmt: skip

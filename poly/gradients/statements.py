@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from poly.ir.expr import (
@@ -39,6 +39,21 @@ class Names:
         """A name until `numbered`."""
         self._statements += 1
         return f"__{self._statements}"
+
+
+def alone(
+    program: Program, tensors: Mapping[str, Tensor], statements: Sequence[Statement]
+) -> Program:
+    """The program of some statements, to ask about their accesses.
+
+    tensors : those that they read and write, by name; program : for sizes and what is known of them
+    """
+    written = {s.target.tensor for s in statements}
+    used = {r.tensor for s in statements for r in s.reads} | written
+    return Program(
+        "f", program.sizes, tuple(tensors[n] for n in sorted(used)),
+        tuple(tensors[n] for n in sorted(written)), (), tuple(statements), program.constraints,
+    )  # fmt: skip
 
 
 def is_made(s: Statement) -> bool:

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
-from poly.gradients.statements import Names, over_all, statement
+from poly.deps.lifetimes import fills
+from poly.gradients.derivatives import ZERO
+from poly.gradients.statements import Names, alone, over_all, statement, stored
+from poly.ir.accesses import is_other_element
 from poly.ir.expr import (
     Const,
     Expr,
@@ -22,20 +25,24 @@ from poly.ir.expr import (
     Read,
     add,
     indices_of,
+    reads_of,
     rewrite,
     simplify,
     sub,
+    substitute,
 )  # fmt: skip
 from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, Tensor
+from poly.sets.to_isl import is_affine
 
 _ONE = Const(1)
+_OPPOSITES = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 
 def with_states(program: Program, names: Names) -> Program:
     """The program with a tensor of all steps for each that a block overwrites in every step.
 
-    What a step writes only in part remains as it is.
+    What a step does not write is copied from the step before.
     """
     made: list[Statement] = []
     temps = list(program.temps)
@@ -48,8 +55,9 @@ def with_states(program: Program, names: Names) -> Program:
         after: list[Statement] = []
         for name in _overwritten(group) if group[0].block else ():
             t = program.tensors[name]
-            if all(_is_whole(s, t) for s in found if s.target.tensor == name):
-                kept = _Kept(names, t, found)
+            earlier = [s for g in program.groups[:n] for s in g if s.target.tensor == name]
+            kept = _kept(program, names, t, found, earlier)
+            if kept is not None:
                 found, temps = kept.statements(), [*temps, *kept.versions]
                 before += kept.first()
                 after += kept.last() if name in wanted else []
@@ -121,30 +129,82 @@ def _moves(s: Statement) -> bool:
     return s.step in {i for e in s.target.indices for i in indices_of(e)}
 
 
-def _is_whole(s: Statement, t: Tensor) -> bool:
-    """Whether what is in a tensor after a statement of a step is what the statement stored or
-    added, and no instance reads what another one stored.
+def _left(s: Statement, t: Tensor, indices: Sequence[Expr]) -> tuple[Expr, ...] | None:
+    """When a statement of a step leaves an element as it was: any of these conditions; None if that
+    is not known, or an instance reads what another one stored.
+
+    What is only added to is copied before.
     """
-    if any(r.tensor == t.name and r != s.target for r in s.reads):
-        return False
+    own = (r for r in s.reads if r.tensor == t.name and r != s.target)
+    if not all(is_other_element(s, r) for r in own):
+        return None
     if s.is_update and not s.init:
-        return not _read([s], t.name)
-    extents = {r.index: (r.lo, r.hi) for r in s.ranges}
-    plain = [e.name if isinstance(e, Index) else "" for e in s.target.indices]
-    return (
-        not s.guards
-        and len(set(plain)) == len(plain)
-        and all(
-            n and extents[n] == (Const(0), e) for n, e in zip(plain, t.shape, strict=True)
-        )
-    )  # fmt: skip
+        return None if _read([s], t.name) else ()
+    ranges = {r.index: r for r in s.ranges}
+    new: dict[str, Expr] = {}
+    found: list[Expr] = []
+    for e, i, extent in zip(s.target.indices, indices, t.shape, strict=True):
+        if not indices_of(e) and not reads_of(e):
+            found.append(Op("ne", (i, e)))
+            continue
+        if not isinstance(e, Index) or e.name in new or e.name == s.step:
+            return None
+        new[e.name] = i
+        r = ranges[e.name]
+        found += [Op("lt", (i, r.lo))] * (r.lo != Const(0))
+        found += [Op("ge", (i, r.hi))] * (r.hi != extent)
+    if any(reads_of(g) for g in s.free_guards):
+        return None
+    return (*found, *(_not(substitute(g, new)) for g in s.free_guards))
+
+
+def _not(condition: Expr) -> Expr:
+    if isinstance(condition, Op) and condition.fn in _OPPOSITES:
+        return replace(condition, fn=_OPPOSITES[condition.fn])
+    return Op("not", (condition,))
+
+
+def _kept(
+    program: Program, names: Names, t: Tensor, group: Sequence[Statement],
+    earlier: Sequence[Statement],
+) -> _Kept | None:  # fmt: skip
+    """How a tensor is kept after each step; None if that is not known.
+
+    What a step leaves is copied, if there is something: if not, only what the step writes counts.
+
+    earlier : the statements before the block that write the tensor
+    """
+    indices, _ = over_all(names, t)
+    left = [_left(s, t, indices) for s in _written(group, t.name)]
+    if None in left:
+        return None
+    some = [e for conditions in left for e in conditions or ()]
+    if not some or _is_filled(program, names, t, earlier):
+        return _Kept(names, t, group, copies=True)
+    moves = any(group[0].step in indices_of(e) for e in some)
+    kept = _Kept(names, t, group, copies=False)
+    return None if moves or kept.carried or len(left) > 1 else kept
+
+
+def _is_filled(program: Program, names: Names, t: Tensor, earlier: Sequence[Statement]) -> bool:
+    """Whether every element of a tensor is written before a block."""
+    whole = stored(names, t, ZERO)
+    known = all(is_affine(s.target) for s in earlier)
+    return known and fills(alone(program, program.tensors, [whole, *earlier]), whole)
+
+
+def _either(a: Expr, b: Expr) -> Expr:
+    return Op("or", (a, b))
 
 
 class _Kept:
-    """A tensor that is kept after each statement of a block that writes it."""
+    """A tensor that is kept after each statement of a block that writes it.
 
-    def __init__(self, names: Names, t: Tensor, group: Sequence[Statement]) -> None:
-        self._names, self._tensor, self._group = names, t, group
+    copies : whether elements that a statement leaves as they were are copied
+    """
+
+    def __init__(self, names: Names, t: Tensor, group: Sequence[Statement], copies: bool) -> None:
+        self._names, self._tensor, self._group, self._copies = names, t, group, copies
         self._range = next(iter(group)).ranges[0]
         self._count = simplify(sub(self._range.hi, self._range.lo))
         self._now = simplify(sub(Index(self._range.index), self._range.lo))
@@ -152,6 +212,8 @@ class _Kept:
         first = group.index(writers[0])
         earlier = _read(group[: first + 1], t.name)
         earlier = earlier or (writers[0].is_update and not writers[0].init)
+        indices, _ = over_all(names, t)
+        earlier = earlier or (copies and any(_left(s, t, indices) for s in writers))
         #: Whether a step reads what the one before has left.
         self.carried = earlier
         shapes = [self._count] * len(writers)
@@ -170,18 +232,24 @@ class _Kept:
             guards = tuple(rewrite(g, partial(self._known, seen)) for g in s.guards)
             target = s.target
             if target.tensor == self._tensor.name:
-                if s.is_update and not s.init:
-                    indices, ranges = over_all(self._names, self._tensor)
-                    made.append(
-                        statement(
-                            self._names, self._at(seen + 1, indices), "=", self._at(seen, indices),
-                            (self._range, *ranges), (), s.block, s.step,
-                        )
-                    )  # fmt: skip
+                made += self._copied(seen, s)
                 target = self._at(seen + 1, target.indices)
                 seen += 1
             made.append(replace(s, target=target, value=value, guards=guards))
         return made
+
+    def _copied(self, seen: int, s: Statement) -> list[Statement]:
+        """What a statement leaves as it was, or adds to."""
+        indices, ranges = over_all(self._names, self._tensor)
+        left = _left(s, self._tensor, indices) if self._copies else ()
+        adds = s.is_update and not s.init
+        if not left and not adds:
+            return []
+        copy = statement(
+            self._names, self._at(seen + 1, indices), "=", self._at(seen, indices),
+            (self._range, *ranges), [reduce(_either, left)] if left else [], s.block, s.step,
+        )  # fmt: skip
+        return [copy]
 
     def first(self) -> list[Statement]:
         """What is there before the block."""

@@ -86,11 +86,13 @@ def loops_as_values(e: Expr) -> set[str]:
 
 def meets_itself(s: Statement) -> bool:
     """Whether an instance may read what another one writes in the same step."""
-    return any(r.tensor == s.target.tensor and not _is_other_step(s, r) for r in s.reads)
+    return any(r.tensor == s.target.tensor and not is_other_element(s, r) for r in s.reads)
 
 
-def _is_other_step(s: Statement, read: Read) -> bool:
-    """Whether an element differs from the written one in an index that only the step moves."""
+def is_other_element(s: Statement, read: Read) -> bool:
+    """Whether no instance of the same step writes an element that is read: it differs in an index
+    that only the step moves, or nothing.
+    """
     for a, b in zip(s.target.indices, read.indices, strict=True):
         ahead = linear_form(a) - linear_form(b)
         if not ahead.terms and ahead.constant and set(indices_of(a)) <= {s.step}:

@@ -119,6 +119,19 @@ CASES = {
         "V[i] = X[i]\nV[i] max= 1 / 3 }",
         {"N": 4},
     ),
+    "states with fixed borders": Case(
+        "def f(float64 U0[N,M], float64 a[N]) -> (float64 U[N,M]) { float64 V[N,M]\n"
+        "U[i,j] = U0[i,j]\nfor t in 0:4 { "
+        "V[i,j] = U[i,j] + a[i] * (U[i-1,j] + U[i+1,j] - U[i,j-1]) "
+        "where i in 1:N-1, j in 1:M, i != 2\nU[i,j] = V[i,j] "
+        "where i in 1:N-1, j in 1:M, i != 2 } }",
+        {"N": 5, "M": 3},
+    ),
+    "sums of a part of the states": Case(
+        "def f(float64 X[T,M,K], float64 h0[M]) -> (float64 h[M]) { h[j] = h0[j]\n"
+        "for t in 0:T { h[j] +=! X[t,j,k] where j in 1:M\nh[0] = h[0] * X[t,1,0] } }",
+        {"T": 3, "M": 4, "K": 2},
+    ),
     "maxima and products that steps read": Case(
         "def f(float64 X[T,M,K], float64 h0[M]) -> (float64 h[M], float64 p[M]) { "
         "float64 m[M]\nh[j] = h0[j]\nm[j] = X[0,j,0]\np[j] = 1\n"
