@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 from poly.ir.expr import (
+    KEPT,
     Const,
     Expr,
     Index,
@@ -60,10 +62,16 @@ def _all_values(form: Linear, ranges: Ranges) -> tuple[int, int] | None:
     names = sorted({e.name for e in atoms if isinstance(e, Index)})
     if any(isinstance(e, (Read, Size)) for e in atoms) or any(n not in ranges for n in names):
         return None
-    spans = [range(ranges[n][0], ranges[n][1] + 1) for n in names]
+    return _tried_out(form, tuple((n, *ranges[n]) for n in names))
+
+
+@lru_cache(maxsize=KEPT)
+def _tried_out(form: Linear, bounds: tuple[tuple[str, int, int], ...]) -> tuple[int, int] | None:
+    """The same for variables with these bounds, in order."""
+    spans = [range(low, high + 1) for _, low, high in bounds]
     if prod(map(len, spans)) > TRIED_OUT:
         return None
-    expr = render(form)
+    expr, names = render(form), [n for n, _, _ in bounds]
     values = [evaluate_int(expr, dict(zip(names, point, strict=True))) for point in product(*spans)]
     return min(values), max(values)
 

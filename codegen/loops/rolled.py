@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.nodes import Block, Buffer, CallIntrinsic, For, If, LoopNode, Store, VectorStore
-from codegen.loops.traverse import map_children
+from codegen.loops.traverse import children_of, map_children
 from poly.ir.expr import Const, Expr, Index, Read, computed, reads_of, simplify, substitute
 from poly.ir.linear_form import linear_form, normal
 from poly.tree.kinds import Mark, Scope
@@ -38,6 +38,19 @@ def is_irregular(buffer: Buffer) -> bool:
     lanes.
     """
     return buffer.scope == Scope.LANES
+
+
+def may_roll(var: str, body: LoopNode) -> bool:
+    """Whether `can_roll` is possible for a loop, before what is in it is unrolled: every store goes
+    to other elements in each iteration, and all loops in it may be unrolled.
+    """
+    if isinstance(body, For):
+        return body.mark == Mark.UNROLL and body.step == 1 and may_roll(var, body.body)
+    if isinstance(body, VectorStore):
+        body = body.store
+    if isinstance(body, Store):
+        return any(depends_on(i, var) for i in body.target.indices)
+    return not isinstance(body, Buffer) and all(may_roll(var, c) for c in children_of(body))
 
 
 def can_roll(node: For, irregular: Collection[str]) -> bool:

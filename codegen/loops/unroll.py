@@ -30,7 +30,7 @@ from codegen.loops.nodes import (
     VectorStore,
     block,
 )
-from codegen.loops.rolled import can_roll, is_irregular
+from codegen.loops.rolled import can_roll, is_irregular, may_roll
 from codegen.loops.substitute import substitute_var
 from codegen.loops.tidy import tidied
 from codegen.loops.traverse import children_of, map_children, walk_loops
@@ -317,7 +317,7 @@ class _Copies:
 
     def _rolled(self, body: LoopNode, values: list[int]) -> For | None:
         """The copies as one loop, if the C compiler may unroll it."""
-        if self.irregular is None or len(values) < 2:
+        if self.irregular is None or len(values) < 2 or not may_roll(self.node.var, body):
             return None
         first, last = values[0], values[-1]
         body = _unroll(
