@@ -14,7 +14,8 @@ from poly.gradients.along_steps import with_ranges
 from poly.gradients.derivatives import ZERO
 from poly.gradients.request import active_tensors
 from poly.gradients.segments import Segments
-from poly.gradients.statements import over_all, statement, stored
+from poly.gradients.statements import alone, over_all, statement, stored
+from poly.gradients.tidy import shortened
 from poly.ir.expr import (
     Const,
     Expr,
@@ -123,7 +124,10 @@ class _Recomputed:
 
     def _backwards(self) -> list[Statement]:
         found, phase = [], self.segments.length
-        for s in self.inner.backward:
+        inner, program = self.inner, self.segments.program
+        made = [*inner.temps, *inner.values.temps, *inner.gradients.values()]
+        tensors = program.tensors | {t.name: t for t in made}
+        for s in shortened(alone(program, tensors, inner.backward)).statements:
             if s.block:
                 phase = 2 * self.segments.length - 1
                 found.append(self._moving(s, self.segments.length))

@@ -33,10 +33,17 @@ from poly.sets.to_isl import domain_set
 
 def tidied(program: Program) -> Program:
     """The program of a gradient in a form that one would write."""
+    program = shortened(program)
     for rewritten in (
-        _gathered, _without_implied, _begun, _joined, begun_in_blocks, _without_copies,
-        eliminate_dead, without_unused, _ordered, _results_last, numbered,
+        _without_copies, eliminate_dead, without_unused, _ordered, _results_last, numbered,
     ):  # fmt: skip
+        program = rewritten(program)
+    return program
+
+
+def shortened(program: Program) -> Program:
+    """The program with fewer statements that add to the same tensors."""
+    for rewritten in (_gathered, _without_implied, _begun, _joined, begun_in_blocks):
         program = rewritten(program)
     return program
 
