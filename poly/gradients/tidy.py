@@ -20,6 +20,7 @@ from poly.ir.expr import (
     Read,
     dtype_of_expr,
     indices_of,
+    is_weak,
     rewrite,
     substitute_value,
 )  # fmt: skip
@@ -188,13 +189,25 @@ def _replaced(program: Program, s: Statement, name: str, new: str | Const) -> St
     def visit(e: Expr) -> Expr:
         if isinstance(e, Read) and e.tensor == name:
             return replace(e, tensor=new) if isinstance(new, str) else new
-        if isinstance(e, Op) and e.fn == "mul" and isinstance(new, Const) and new in e.args:
-            other = e.args[1 - e.args.index(new)]
-            if new.value == 1.0 and dtype_of_expr(other, program.dtypes) == new.dtype:
-                return other
+        if isinstance(e, Op) and e.fn == "mul" and isinstance(new, Const):
+            return _product(e, new, program)
         return e
 
     return replace(s, value=rewrite(s.value, visit))
+
+
+def _product(e: Op, one: Const, program: Program) -> Expr:
+    """A product without the factor 1.0, and without types of literals that another factor has."""
+    if one in e.args and one.value == 1.0:
+        other = e.args[1 - e.args.index(one)]
+        if isinstance(other, Const) and other.dtype is None:
+            return Const(float(other.value), one.dtype)
+        return other if dtype_of_expr(other, program.dtypes) == one.dtype else e
+    first, *rest = e.args
+    if isinstance(first, Const) and first.dtype == one.dtype:
+        strong = not any(is_weak(x) or dtype_of_expr(x, program.dtypes) != one.dtype for x in rest)
+        return replace(e, args=(replace(first, dtype=None), *rest)) if strong else e
+    return e
 
 
 def without_unused(program: Program) -> Program:
