@@ -30,8 +30,10 @@ from runtime.tuned.record import Winner
 SLICE = 8.0
 #: Kernels with a smaller share of the network's time are left as they are.
 SHARE = 0.02
-#: Rounds in which the network is compared with what it was, and of how many calls each.
-ROUNDS, CALLS = 12, 3
+#: Rounds in which the network is compared with what it was, and the least calls of each.
+LEAST_ROUNDS, MOST_ROUNDS, LEAST_CALLS = 12, 40, 3
+#: Seconds of a network's calls in a round, and of all rounds, where that is more.
+TURN, COMPARING = 0.02, 2.0
 
 
 @dataclass(frozen=True)
@@ -211,19 +213,23 @@ def _inputs(network: Network) -> dict[str, Any]:
 def _compare(before: Network, after: Network) -> Comparison:
     """Seconds of both networks, in turns."""
     inputs = _inputs(before)
-    rounds = [tuple(_round(before, after, inputs, n)) for n in range(ROUNDS)]
-    half = len(rounds) // 2
+    after.run(inputs)
+    once = min(_seconds(before, inputs) for _ in range(LEAST_CALLS))
+    calls = max(LEAST_CALLS, round(TURN / once))
+    count = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(COMPARING / (2 * calls * once))))
+    rounds = [tuple(_round(before, after, inputs, n, calls)) for n in range(count)]
+    half = count // 2
     return Comparison((tuple(rounds[:half]), tuple(rounds[half:])))  # type: ignore[arg-type]
 
 
 def _round(
-    before: Network, after: Network, inputs: Mapping[str, Any], number: int
+    before: Network, after: Network, inputs: Mapping[str, Any], number: int, calls: int
 ) -> Iterator[float]:
     took: dict[int, float] = {}
     pair = list(enumerate((before, after)))
     for which, network in pair if number % 2 == 0 else reversed(pair):
         network.run(inputs)
-        took[which] = statistics.median(_seconds(network, inputs) for _ in range(CALLS))
+        took[which] = statistics.median(_seconds(network, inputs) for _ in range(calls))
     yield took[0]
     yield took[1]
 
