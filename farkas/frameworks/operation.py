@@ -64,7 +64,9 @@ class Operation:
         self.outputs = tuple(t.name for t in sample.outputs)
         self.asked = undetermined(sample)
         if self.recompute:
-            check_recomputed(sample, self.recompute)
+            from poly.gradients.request import blocks_of
+
+            blocks_of(sample, dict(self.recompute))
         named = self._source.kind == "definition"
         self.name = sample.name if named else f"{sample.name}_{sample.digest}"
 
@@ -129,18 +131,6 @@ class Operation:
                     cc=self._compiler() if target == "cpu" else None,
                 )
             return self._kernels[target]
-
-
-def check_recomputed(program: Program, recompute: Segments) -> None:
-    """Check that blocks compute the tensors that are to be computed again.
-
-    Raises
-    ------
-    GradientError : none computes one.
-    """
-    from poly.gradients.request import blocks_of
-
-    blocks_of(program, dict(recompute))
 
 
 def gradient_of(

@@ -215,9 +215,8 @@ class TorchOperator:
         """Keep what the gradient reads."""
         tensors, ctx.sizes = self._computation.split(inputs)
         results = output if isinstance(output, (tuple, list)) else (output,)
-        if self.operation.recompute:
-            results = ()
-        save(ctx, self._computation.program_of(tensors), tensors, results)
+        program = self._computation.program_of(tensors)
+        save(ctx, program, tensors, results, self.operation.recompute)
 
     def _backward(self, context: Any, *gradients: Any) -> tuple[Any, ...]:
         """The gradients with respect to the inputs that need one."""

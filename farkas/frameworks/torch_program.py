@@ -213,13 +213,16 @@ def _backward(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
 # --- gradients --------------------------------------------------------------------------------
 
 
-def save(ctx: Any, program: Program, tensors: Sequence[Any], results: Sequence[Any]) -> None:
+def save(
+    ctx: Any, program: Program, tensors: Sequence[Any], results: Sequence[Any],
+    recompute: Segments = (),
+) -> None:  # fmt: skip
     """Save the inputs, and those of the outputs that the gradient reads.
 
-    results : the outputs, or nothing if none is to be saved
+    recompute : tensors whose states are computed again; then the gradient reads no output
     """
-    found = whole_gradient(program) if results else None
-    values = dict(zip((t.name for t in program.outputs), results, strict=bool(results)))
+    found = None if recompute else whole_gradient(program)
+    values = dict(zip((t.name for t in program.outputs), results, strict=True))
     ctx.kept = tuple(n for n in found.kept if n in values) if found is not None else ()
     ctx.save_for_backward(*tensors, *(values[n] for n in ctx.kept))
     ctx.set_materialize_grads(False)

@@ -121,15 +121,11 @@ def writes_each_once(program: Program, first: Statement) -> bool:
     """Whether the other statements write each element that `first` writes once, and no other of its
     tensor; an initialisation and what is added to it count as one.
     """
-    scop = build_scop(program)
-    whole = scop.by_name[first.name].write.range()
+    whole, others = _writes(program, first)
     written = isl.Set.empty(whole.get_space())
-    for s in scop.statements:
-        added = s.role == Role.UPDATE and s.source.init
-        if s.source is first or s.target.tensor != first.target.tensor or added:
-            continue
-        own = s.write.range()
-        if not s.write.is_injective() or not written.is_disjoint(own):
+    for write in others:
+        own = write.range()
+        if not write.is_injective() or not written.is_disjoint(own):
             return False
         written = written.union(own)
     return bool(whole.is_equal(written))
@@ -137,12 +133,25 @@ def writes_each_once(program: Program, first: Statement) -> bool:
 
 def fills(program: Program, whole: Statement) -> bool:
     """Whether the other statements write every element that `whole` writes."""
-    scop = build_scop(program)
-    left = scop.by_name[whole.name].write.range()
-    for s in scop.statements:
-        if s.source is not whole and s.target.tensor == whole.target.tensor:
-            left = left.subtract(s.write.range())
+    left, others = _writes(program, whole)
+    for write in others:
+        left = left.subtract(write.range())
     return bool(left.is_empty())
+
+
+def _writes(program: Program, s: Statement) -> tuple[isl.Set, list[isl.Map]]:
+    """The elements that a statement writes, and how others write to its tensor: an initialisation
+    stands for what is added to it.
+    """
+    scop = build_scop(program)
+    others = [
+        o.write
+        for o in scop.statements
+        if o.source is not s
+        and o.target.tensor == s.target.tensor
+        and not (o.role == Role.UPDATE and o.source.init)
+    ]
+    return scop.by_name[s.name].write.range(), others
 
 
 def changed_between(program: Program, s: Statement, copy: Statement, after: bool) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poly.gradients.statements import Names
+from poly.gradients.statements import Names, is_read, writers_of
 from poly.ir.expr import Cast, Expr, Index, Op, Read, dtype_of_expr, simplify, sub
 from poly.ir.program import Program, Range, Statement, Tensor
 
@@ -50,10 +50,8 @@ def _is_read_back(program: Program, s: Statement, group: tuple[Statement, ...]) 
     name = s.target.tensor
     if not s.block or s.init or s.scatters or s.op not in _FUNCTIONS:
         return False
-    writers = [o for o in group if o.target.tensor == name]
-    reads = any(r.tensor == name for o in group for r in o.reads)
-    own = any(r.tensor == name for r in s.reads)
-    return program.dtypes[name].is_float and not own and (reads or len(writers) > 1)
+    shared = is_read(group, name) or len(writers_of(group, name)) > 1
+    return program.dtypes[name].is_float and not is_read([s], name) and shared
 
 
 def _of_step(program: Program, s: Statement, names: Names) -> tuple[Tensor, Read]:

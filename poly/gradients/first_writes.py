@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from poly.deps.lifetimes import is_complete_when_read, writes_each_once
 from poly.gradients.derivatives import ZERO
-from poly.gradients.statements import alone, is_made
+from poly.gradients.statements import alone, is_made, is_read, writers_of
 from poly.ir.accesses import meets_itself
 from poly.ir.program import Program, Statement
 
@@ -36,7 +36,7 @@ def begun_in_blocks(program: Program) -> Program:
 def _begun(program: Program, zeros: Statement, rest: Sequence[Statement]) -> list[Statement] | None:
     """What follows zeros, without them; None if it needs them."""
     name = zeros.target.tensor
-    added = [s for s in rest if s.target.tensor == name]
+    added = writers_of(rest, name)
     if not is_made(zeros) or zeros.is_update or not any(s.block for s in added):
         return None
     if any(meets_itself(s) for s in added):
@@ -44,7 +44,7 @@ def _begun(program: Program, zeros: Statement, rest: Sequence[Statement]) -> lis
     if any(s.op != "+=" or s.init or s.scatters or (s.reductions and s.guards) for s in added):
         return None
     written = {s.name: replace(s, init=True) if s.reductions else replace(s, op="=") for s in added}
-    used = [s for s in rest if s.name in written or any(r.tensor == name for r in s.reads)]
+    used = [s for s in rest if s.name in written or is_read([s], name)]
     made = [written.get(s.name, s) for s in used]
     tensors = program.tensors
     if not writes_each_once(alone(program, tensors, [zeros, *made]), zeros):

@@ -56,6 +56,16 @@ def alone(
     )  # fmt: skip
 
 
+def writers_of(statements: Iterable[Statement], name: str) -> list[Statement]:
+    """The statements that write a tensor."""
+    return [s for s in statements if s.target.tensor == name]
+
+
+def is_read(statements: Iterable[Statement], name: str) -> bool:
+    """Whether statements read a tensor, not counting what updates combine with."""
+    return any(r.tensor == name for s in statements for r in s.reads)
+
+
 def is_made(s: Statement) -> bool:
     """Whether a statement was made here, and does not come from the user."""
     return s.name.startswith("__")

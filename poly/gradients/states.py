@@ -15,7 +15,15 @@ from functools import partial, reduce
 
 from poly.deps.lifetimes import fills
 from poly.gradients.derivatives import ZERO
-from poly.gradients.statements import Names, alone, over_all, statement, stored
+from poly.gradients.statements import (
+    Names,
+    alone,
+    is_read,
+    over_all,
+    statement,
+    stored,
+    writers_of,
+)
 from poly.ir.accesses import is_other_element
 from poly.ir.expr import (
     Const,
@@ -55,7 +63,7 @@ def with_states(program: Program, names: Names) -> Program:
         after: list[Statement] = []
         for name in _overwritten(group) if group[0].block else ():
             t = program.tensors[name]
-            earlier = [s for g in program.groups[:n] for s in g if s.target.tensor == name]
+            earlier = writers_of([s for g in program.groups[:n] for s in g], name)
             kept = _kept(program, names, t, found, earlier)
             if kept is not None:
                 found, temps = kept.statements(), [*temps, *kept.versions]
@@ -72,10 +80,10 @@ def _overwritten(group: Sequence[Statement]) -> list[str]:
     """The tensors that each step of a block overwrites, in order."""
     found = []
     for name in dict.fromkeys(s.target.tensor for s in group):
-        writers = _written(group, name)
+        writers = writers_of(group, name)
         in_place = not any(_moves(s) for s in writers)
         only_added = all(s.is_update and not s.init for s in writers)
-        if in_place and not (only_added and not _read(group, name)):
+        if in_place and not (only_added and not is_read(group, name)):
             found.append(name)
     return found
 
@@ -88,14 +96,14 @@ def _is_sum(s: Statement, group: Sequence[Statement]) -> bool:
     name = s.target.tensor
     if not s.block or not s.is_update or s.init or _moves(s) or s.scatters:
         return False
-    if _read(group, name) or _written(others, name):
+    if is_read(group, name) or writers_of(others, name):
         return False
     return all(_is_kept(r.tensor, s, group) for r in s.reads)
 
 
 def _is_kept(name: str, s: Statement, group: Sequence[Statement]) -> bool:
     """Whether what a statement of a block reads of a tensor is there after the block."""
-    writers = _written(group, name)
+    writers = writers_of(group, name)
     earlier = len(writers) == 1 or all(group.index(w) < group.index(s) for w in writers)
     return earlier and all(any(_is_time(e, w.step) for e in w.target.indices) for w in writers)
 
@@ -116,14 +124,6 @@ def _after(s: Statement) -> Statement:
     )
 
 
-def _written(statements: Sequence[Statement], name: str) -> list[Statement]:
-    return [s for s in statements if s.target.tensor == name]
-
-
-def _read(statements: Sequence[Statement], name: str) -> bool:
-    return any(r.tensor == name for s in statements for r in s.reads)
-
-
 def _moves(s: Statement) -> bool:
     """Whether each step writes other elements than the one before."""
     return s.step in {i for e in s.target.indices for i in indices_of(e)}
@@ -139,7 +139,7 @@ def _left(s: Statement, t: Tensor, indices: Sequence[Expr]) -> tuple[Expr, ...] 
     if not all(is_other_element(s, r) for r in own):
         return None
     if s.is_update and not s.init:
-        return None if _read([s], t.name) else ()
+        return None if is_read([s], t.name) else ()
     ranges = {r.index: r for r in s.ranges}
     new: dict[str, Expr] = {}
     found: list[Expr] = []
@@ -175,14 +175,14 @@ def _kept(
     earlier : the statements before the block that write the tensor
     """
     indices, _ = over_all(names, t)
-    left = [_left(s, t, indices) for s in _written(group, t.name)]
+    left = [_left(s, t, indices) for s in writers_of(group, t.name)]
     if None in left:
         return None
     some = [e for conditions in left for e in conditions or ()]
     if not some or _is_filled(program, names, t, earlier):
-        return _Kept(names, t, group, copies=True)
+        return _Kept(names, t, group, [conditions or () for conditions in left])
     moves = any(group[0].step in indices_of(e) for e in some)
-    kept = _Kept(names, t, group, copies=False)
+    kept = _Kept(names, t, group, [()] * len(left))
     return None if moves or kept.carried or len(left) > 1 else kept
 
 
@@ -200,20 +200,22 @@ def _either(a: Expr, b: Expr) -> Expr:
 class _Kept:
     """A tensor that is kept after each statement of a block that writes it.
 
-    copies : whether elements that a statement leaves as they were are copied
+    left : for each statement that writes it, when an element is copied that it leaves as it was
     """
 
-    def __init__(self, names: Names, t: Tensor, group: Sequence[Statement], copies: bool) -> None:
-        self._names, self._tensor, self._group, self._copies = names, t, group, copies
+    def __init__(
+        self, names: Names, t: Tensor, group: Sequence[Statement],
+        left: Sequence[tuple[Expr, ...]],
+    ) -> None:  # fmt: skip
+        self._names, self._tensor, self._group, self._left = names, t, group, left
         self._range = next(iter(group)).ranges[0]
         self._count = simplify(sub(self._range.hi, self._range.lo))
         self._now = simplify(sub(Index(self._range.index), self._range.lo))
-        writers = _written(group, t.name)
+        writers = writers_of(group, t.name)
         first = group.index(writers[0])
-        earlier = _read(group[: first + 1], t.name)
+        earlier = is_read(group[: first + 1], t.name)
         earlier = earlier or (writers[0].is_update and not writers[0].init)
-        indices, _ = over_all(names, t)
-        earlier = earlier or (copies and any(_left(s, t, indices) for s in writers))
+        earlier = earlier or any(left)
         #: Whether a step reads what the one before has left.
         self.carried = earlier
         shapes = [self._count] * len(writers)
@@ -241,7 +243,7 @@ class _Kept:
     def _copied(self, seen: int, s: Statement) -> list[Statement]:
         """What a statement leaves as it was, or adds to."""
         indices, ranges = over_all(self._names, self._tensor)
-        left = _left(s, self._tensor, indices) if self._copies else ()
+        left = self._left[seen]
         adds = s.is_update and not s.init
         if not left and not adds:
             return []
