@@ -23,6 +23,15 @@ PLAIN_SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
     sum[i] +=! e[i,j]
     Y[i,j] = e[i,j] / sum[i]
 }"""
+#: A recurrence around a ring, whose gradient reads every state.
+HEAT = """def heat(float64 U0[9], float64 a[9]) -> (L) {
+    float64 U[13,9]
+    U[0,i] = U0[i]
+    for t in 0:12 {
+        U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%9] + U[t,(i+8)%9] - 2*U[t,i]) where i in 0:9
+    }
+    L[] +=! U[12,i] * U[12,i]
+}"""
 
 
 def program(text: str) -> Program:

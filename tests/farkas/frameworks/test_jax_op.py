@@ -15,6 +15,7 @@ import pytest
 
 import farkas as fk
 from poly.ir.dtypes import FLOAT32
+from tests.poly.texts import HEAT
 
 pytest.importorskip("jax", reason="jax is not installed")
 jax: Any = importlib.import_module("jax")
@@ -339,14 +340,7 @@ def test_gradients(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
 
 
 def test_gradients_that_compute_states_again() -> None:
-    text = """def heat(float32 U0[9], float32 a[9]) -> (L) {
-        float32 U[13,9]
-        U[0,i] = U0[i]
-        for t in 0:12 {
-            U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%9] + U[t,(i+8)%9] - 2*U[t,i]) where i in 0:9
-        }
-        L[] +=! U[12,i] * U[12,i]
-    }"""
+    text = HEAT.replace("float64", "float32")
     given = draw(9), draw(9)
     again, kept = fk.jax.op(text, recompute={"U": 5}), fk.jax.op(text)
     for wrap in (lambda f: f, jax.jit):

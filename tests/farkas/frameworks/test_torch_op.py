@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import farkas as fk
+from tests.poly.texts import HEAT
 
 pytest.importorskip("torch", reason="torch is not installed")
 torch: Any = importlib.import_module("torch")
@@ -207,16 +208,6 @@ def test_gradients_under_compile() -> None:
     expected = torch.autograd.grad(loss(x), x)
     found = torch.autograd.grad(torch.compile(loss)(x), x)
     torch.testing.assert_close(found, expected)
-
-
-HEAT = """def heat(float64 U0[9], float64 a[9]) -> (L) {
-    float64 U[13,9]
-    U[0,i] = U0[i]
-    for t in 0:12 {
-        U[t+1,i] = U[t,i] + a[i] * (U[t,(i+1)%9] + U[t,(i+8)%9] - 2*U[t,i]) where i in 0:9
-    }
-    L[] +=! U[12,i] * U[12,i]
-}"""
 
 
 @pytest.mark.parametrize("recompute", ["U", {"U": 5}], ids=["root", "five"])
