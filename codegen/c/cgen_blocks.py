@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import cgen
 
+from codegen.c.type_names import UNROLLED, UNROLLED_BY
+from codegen.loops.nodes import For
+from codegen.loops.rolled import is_rolled
+
 
 def in_order(lines: list[str]) -> cgen.Generable:
     """Join statements in order; later ones may use names that earlier ones declare."""
@@ -22,6 +26,11 @@ class Marked(cgen.Generable):  # type: ignore[misc]  # cgen has no types
     def generate(self) -> Iterator[str]:
         yield self.mark
         yield from self.statement.generate()
+
+
+def unrolled(node: For, loop: cgen.Generable) -> cgen.Generable:
+    """A loop that the C compiler is told to unroll: as a whole, or some iterations at once."""
+    return Marked(UNROLLED if is_rolled(node) else f"{UNROLLED_BY}{node.at_once}", loop)
 
 
 def _is_comment(line: cgen.Generable) -> bool:

@@ -16,6 +16,7 @@ from codegen.vector.interleave import interleave_stores
 from codegen.vector.mask_lanes import resolve_masks
 from codegen.vector.register_pressure import limit_register_pressure
 from codegen.vector.transpose import transpose_stores
+from codegen.vector.unroll_sums import unroll_sums
 from codegen.vector.vectorise import vectorise
 from poly.passes import Pass
 
@@ -34,5 +35,6 @@ C_LOOP_PASSES: tuple[Pass[LoopNode], ...] = (
     Pass(interleave_stores, needs=("program",)),
     Pass(transpose_stores, needs=("program",)),
     Pass(limit_register_pressure),
+    Pass(unroll_sums),
     Pass(workshare),
 )

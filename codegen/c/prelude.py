@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from codegen.c.half_helpers import SCALAR_HELPERS
 from codegen.c.operator_text import OWN
-from codegen.c.type_names import C_TYPES, LANES, PATTERNS, SCHEDULE, UNROLLED, suffix
+from codegen.c.type_names import C_TYPES, LANES, PATTERNS, SCHEDULE, UNROLLED, UNROLLED_BY, suffix
 from codegen.c.vector_helpers import lane_prelude
 from poly.ir.dtypes import DTYPES, DType
 from poly.ir.operators import OPS
@@ -168,6 +168,12 @@ _UNROLLED = f"""\
 #else
 #define {UNROLLED} _Pragma("GCC unroll 64")
 #endif"""
+_UNROLLED_BY = f"""\
+#if defined(__clang__) /* the next loop takes {{0}} steps at once */
+#define {UNROLLED_BY}{{0}} _Pragma("clang loop unroll_count({{0}})")
+#else
+#define {UNROLLED_BY}{{0}} _Pragma("GCC unroll {{0}}")
+#endif"""
 _IN_LANES = f"""\
 #if defined(__GNUC__) && !defined(__clang__) /* the next loop may run in lanes */
 #define {LANES} _Pragma("GCC ivdep")
@@ -194,8 +200,10 @@ def prelude_for(body: str) -> str:
         parts.append(_QUIET_BY_LANE)
     if SCHEDULE in body:
         parts.append(_SCHEDULE)
-    if any(UNROLLED in text for text in (body, *lanes)):
+    if any(re.search(rf"\b{UNROLLED}\b", text) for text in (body, *lanes)):
         parts.append(_UNROLLED)
+    copies = {*re.findall(rf"\b{UNROLLED_BY}(\d+)\b", body)}
+    parts += [_UNROLLED_BY.format(n) for n in sorted(copies)]
     if re.search(rf"\b{LANES}\b", body):
         parts.append(_IN_LANES)
     used = _used("\n".join([body, *lanes]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import cgen
 
-from codegen.c.cgen_blocks import Marked, as_block, in_order
+from codegen.c.cgen_blocks import as_block, in_order, unrolled
 from codegen.c.expr_text import Names, ValueText, index_text, literal
 from codegen.c.instruction_text import c_type, call_text
 from codegen.c.masked_instructions import has_masked
@@ -24,7 +24,6 @@ from codegen.c.transpose_text import transposed_text
 from codegen.c.type_names import (
     C_TYPES,
     SCHEDULE,
-    UNROLLED,
     lane_suffix,
     suffix,
     vector_type,
@@ -210,8 +209,8 @@ class CPrinter:
         if node.mark == Mark.PARALLEL:
             return self.shared_loops(node, collapsible(node))
         loop = self.loop(node, node.body)
-        if is_rolled(node):
-            return Marked(UNROLLED, loop)
+        if is_rolled(node) or node.at_once > 1:
+            return unrolled(node, loop)
         return self.lanes_for(loop) if node.mark == Mark.VECTOR and is_simple(node.body) else loop
 
     def loop(self, node: For, inner: LoopNode) -> cgen.Generable:

@@ -22,6 +22,9 @@ SCHEDULE = "FK_SCHEDULE"
 #: Stands before loops that the C compiler unrolls.
 UNROLLED = "FK_UNROLL"
 
+#: Begins what stands before loops that it unrolls in part; their number of copies follows.
+UNROLLED_BY = "FK_UNROLL_BY_"
+
 #: Stands before loops whose iterations may run in lanes, where OpenMP is not used.
 LANES = "FK_LANES"
 

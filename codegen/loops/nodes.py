@@ -62,6 +62,7 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     note : why it differs from what the schedule asks for, printed above the loop
     runs : whether it is known to have an iteration
     axis : of a loop on blocks or threads: 0 for x, 1 for y, 2 for z
+    at_once : iterations that the C compiler is told to put after one another
     """
 
     var: str
@@ -75,6 +76,7 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     note: str = ""
     runs: bool = False
     axis: int | None = None
+    at_once: int = 1
 
     @property
     def trip(self) -> int | None:

@@ -15,6 +15,7 @@ from codegen.loops.rolled import MOST, at_points, can_roll
 from codegen.loops.traverse import walk_loops
 from codegen.loops.unroll import unroll, unroll_irregular
 from codegen.loops.unswitch import unswitch
+from codegen.vector.unroll_sums import TERMS
 from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Const, Expr, Index, Op, Read, Size, add, mul, sub
 from poly.machine.cpu import Machine
@@ -153,7 +154,9 @@ def test_registers_stay_registers(toolchain: Toolchain, tmp_path: Path) -> None:
     made = (tmp_path / "f.s").read_text()
     tile = re.search(r"fk_f32x16 C_r\[(\d+)\]\[(\d+)\];", (tmp_path / "f.c").read_text())
     assert tile is not None
-    assert len(re.findall(r"vfmadd\w+ps.*zmm", made)) == int(tile[1]) * int(tile[2])
+    # gcc unrolls the loop over terms, and peels what remains of it.
+    terms, left = divmod(len(re.findall(r"vfmadd\w+ps.*zmm", made)), int(tile[1]) * int(tile[2]))
+    assert left == 0 and TERMS <= terms < 2 * TERMS
     assert not re.search(r"vmov\w+\s.*zmm\d+, .*\(%r[sb]p", made)
 
 
