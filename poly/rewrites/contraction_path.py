@@ -8,6 +8,9 @@
 it multiplies about once, and most of that is a matrix product.  The cheapest pairs are found by
 opt_einsum (Smith and Gray, JOSS 2018), from sizes; an unknown size counts as `ASSUMED`.  Sums of
 products are added in another order, so this is for default numerics only.
+
+What depends on no loop is multiplied once, too: a contraction of ``A[i,k] * B[k,j] * 0.5`` takes up
+to twice as long as one of ``A_scaled[i,k] * B[k,j]``.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from poly.ir.expr import (
     simplify,
     sizes_of,
     sub,
+    walk,
 )
 from poly.ir.linear_form import normal
 from poly.ir.program import INIT, Program, Range, Statement, Tensor, statement_names, taken_names
@@ -98,6 +102,8 @@ class _Split:
         self.program, self.s, self.taken, self.labels = program, s, taken, labels
         self.ranges = {r.index: r for r in s.ranges}
         self.sizes = {i: _assumed(r) for i, r in self.ranges.items()}
+        self.statements: list[Statement] = []
+        self.temps: list[Tensor] = []
 
     def made(self) -> tuple[list[Statement], list[Tensor]]:
         """The statements that replace this one, and new temporaries."""
@@ -108,7 +114,15 @@ class _Split:
         factors, scalars = found
         path = self.path(factors)
         if len(path) < 2 or self.cost(factors, path) * GAIN > self.direct(factors):
+            path = []
+        small = self.to_scale(factors) if scalars else None
+        if small is None and not path:
             return alone
+        if small is not None:
+            f = factors[small]
+            free = [i for i in self.order(factors) if i in f.loops]
+            factors[small] = self.multiply([f.value, *scalars], free, [], f"{f.name}_scaled")
+            scalars = []
         return self.follow(factors, scalars, path)
 
     def factors(self) -> tuple[list[_Factor], list[Expr]] | None:
@@ -134,6 +148,15 @@ class _Split:
         return (moving, scalars) if len(moving) > 1 else None
 
     # --- choosing ----------------------------------------------------------------------------
+
+    def to_scale(self, factors: Sequence[_Factor]) -> int | None:
+        """The position of the factor to scale, the smallest; None if that costs more than scaling
+        each product, or stores more of each element than it has.
+        """
+        size, small = min((self.instances(f.loops), n) for n, f in enumerate(factors))
+        widened = any(isinstance(e, Cast) for e in walk(factors[small].value))
+        saves = size * (1 + MEMORY) * GAIN <= self.instances(self.ranges)
+        return small if saves and not widened else None
 
     def path(self, factors: Sequence[_Factor]) -> list[tuple[int, ...]]:
         """The contractions, as positions among the remaining factors; results are appended."""
@@ -184,37 +207,20 @@ class _Split:
     def follow(
         self, factors: Sequence[_Factor], scalars: Sequence[Expr], path: Sequence[tuple[int, ...]]
     ) -> tuple[list[Statement], list[Tensor]]:
-        """The statements of a path, and their temporaries."""
+        """The statements so far and of a path, and their temporaries."""
         s = self.s
         order = self.order(factors)
         left = list(factors)
-        statements: list[Statement] = []
-        temps: list[Tensor] = []
         for step in path[:-1]:
             used, left = _taken(left, step)
             loops = frozenset(i for f in used for i in f.loops)
             kept = self.kept(loops, (f.loops for f in left))
-            free = tuple(i for i in order if i in kept)
-            summed = tuple(i for i in s.indices if i in loops - kept)
+            free = [i for i in order if i in kept]
+            summed = [i for i in s.indices if i in loops - kept]
             joined = "_".join(f.name for f in used)
-            name = self.fresh(joined if len(used) > 1 else f"{joined}_sum")
-            target = Read(name, tuple(self.index(i) for i in free))
-            shape = tuple(self.extent(i) for i in free)
-            temps.append(Tensor(name, self.program.dtypes[s.target.tensor], shape))
-            statements.append(
-                replace(
-                    s,
-                    name=self.label(),
-                    target=target,
-                    op="+=" if summed else "=",
-                    init=bool(summed),
-                    value=_product([f.value for f in used]),
-                    ranges=tuple(self.ranges[i] for i in (*free, *summed)),
-                    reductions=summed,
-                )
-            )
-            left.append(_Factor(target, free, name))
-        gone = {i for t in statements for i in t.reductions}
+            name = joined if len(used) > 1 else f"{joined}_sum"
+            left.append(self.multiply([f.value for f in used], free, summed, name))
+        gone = {i for t in self.statements for i in t.reductions}
         reductions = tuple(i for i in s.reductions if i not in gone)
         plain = s.init and not reductions
         last = replace(
@@ -225,7 +231,29 @@ class _Split:
             ranges=tuple(r for r in s.ranges if r.index not in gone),
             reductions=reductions,
         )
-        return [*statements, last], temps
+        return [*self.statements, last], self.temps
+
+    def multiply(
+        self, values: Sequence[Expr], free: Sequence[str], summed: Sequence[str], name: str
+    ) -> _Factor:
+        """A product that a new temporary holds, summed over some loops."""
+        name = self.fresh(name)
+        target = Read(name, tuple(self.index(i) for i in free))
+        shape = tuple(self.extent(i) for i in free)
+        self.temps.append(Tensor(name, self.program.dtypes[self.s.target.tensor], shape))
+        self.statements.append(
+            replace(
+                self.s,
+                name=self.label(),
+                target=target,
+                op="+=" if summed else "=",
+                init=bool(summed),
+                value=_product(values),
+                ranges=tuple(self.ranges[i] for i in (*free, *summed)),
+                reductions=tuple(summed),
+            )
+        )
+        return _Factor(target, tuple(free), name)
 
     def order(self, factors: Sequence[_Factor]) -> list[str]:
         """All loops, those that come first in the dimensions of tensors first, weighted by size."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import farkas as fk
 from frontends.language.parse_program import parse_program
 from poly.ir.program import Program, specialise
 from poly.rewrites.contraction_path import split_products
@@ -78,8 +79,45 @@ def test_temporaries_are_called_after_their_factors() -> None:
 
 def test_an_update_stays_one() -> None:
     split = split_products(parse_program(UPDATE))
-    assert [(s.op, s.init) for s in split.statements] == [("+=", True), ("+=", False)]
-    assert str(split.statements[1].value).startswith("0.5 * ")
+    kinds = [("=", False), ("+=", True), ("+=", False)]
+    assert [(s.op, s.init) for s in split.statements] == kinds
+    assert str(split.statements[0]).startswith("A_scaled[i, j] = A[i, j] * 0.5")
+
+
+@pytest.mark.parametrize("factor", ["0.125", "a[]", "(1 / sqrt(a[]))"])
+def test_the_smaller_of_two_factors_is_scaled(factor: str) -> None:
+    text = f"""def f(float32 A[90,40], float32 B[40,70], float32 a[]) -> (Y) {{
+        Y[i,j] +=! {factor} * A[i,k] * B[k,j] }}"""
+    program = parse_program(text)
+    split = split_products(program)
+    assert [t.name for t in split.temps] == ["B_scaled"]
+    assert str(split.statements[1]).startswith("Y[i, j] +=! A[i, k] * B_scaled[k, j]")
+    given = {name: abs(x) + 0.5 for name, x in arrays(program, {}).items()}
+    got = fk.compile(text)(*given.values())
+    np.testing.assert_allclose(got, evaluate(program, given, {})["Y"], 1e-5)
+
+
+def test_what_windows_overlap_is_not_scaled() -> None:
+    split = split_products(
+        parse_program("""def f(float32 X[8,30,30], float32 W[16,8,3,3]) -> (Y) {
+            Y[k,p,q] +=! 0.5 * X[c,p+r,q+s] * W[k,c,r,s] }""")
+    )
+    assert [t.name for t in split.temps] == ["W_scaled"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "float32 A[20,40], float32 B[40,8]) -> (Y) { Y[i,j] +=! 0.5 * A[i,k] * B[k,j]",
+        "float32 A[90,40], float32 B[40,70]) -> (Y) { Y[i,j] max=! 0.5 * A[i,k] * B[k,j]",
+        "float32 A[90,40], float32 B[40,70]) -> (Y) { Y[i,j] +=! A[i,k] * B[k,j]",
+        "bfloat16 A[90,40], bfloat16 B[40,70]) -> (Y) "  # it would be stored in twice the bits
+        "{ Y[i,j] +=! 0.5 * float32(A[i,k]) * float32(B[k,j])",
+    ],
+)
+def test_other_products_are_left_alone(text: str) -> None:
+    program = parse_program(f"def f({text} }}")
+    assert split_products(program) == program
 
 
 def test_known_sizes_decide() -> None:
