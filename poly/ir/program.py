@@ -306,15 +306,16 @@ class Program:
         )
 
     def __str__(self) -> str:
+        return self._written
+
+    @cached_property
+    def _written(self) -> str:
+        """The program in the language; torch's operators are given it in each call."""
         ins = ", ".join(map(str, self.inputs))
         outs = ", ".join(map(str, self.outputs))
         # Sizes are declared by the shapes in which they appear, unless some do not appear there.
-        shown = dict.fromkeys(
-            n
-            for t in (*self.inputs, *self.outputs, *self.temps)
-            for e in t.shape
-            for n in sizes_of(e)
-        )
+        tensors = (*self.inputs, *self.outputs, *self.temps)
+        shown = dict.fromkeys(n for t in tensors for e in t.shape for n in sizes_of(e))
         sizes = "" if tuple(shown) == self.sizes else f"[{', '.join(self.sizes)}]"
         where = " where " + ", ".join(map(str, self.constraints)) if self.constraints else ""
         lines = [f"def {self.name}{sizes}({ins}) -> ({outs}){where} {{"]
