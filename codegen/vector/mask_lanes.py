@@ -192,7 +192,7 @@ def _settled(node: LoopNode, packed: Mapping[str, Buffer]) -> LoopNode:
     node = map_children(node, lambda c: _settled(c, packed))
     if not isinstance(node, Buffer) or not _has_parts(node):
         return node
-    if node.scope == Scope.REGISTER:
+    if node.scope == Scope.REGISTER and _is_in_vectors(node):
         return replace(node, body=_alone_in_registers(node, packed))
     if node.name in packed:
         return replace(node, body=_alone_in_buffer(node))
@@ -236,6 +236,18 @@ def _alone_in_registers(buffer: Buffer, packed: Mapping[str, Buffer]) -> LoopNod
     map_copies(buffer.body, collect)
     used = {register: _lanes_used(found) for register, found in lanes.items()}
     return map_copies(buffer.body, settled)
+
+
+def _is_in_vectors(buffer: Buffer) -> bool:
+    """Whether each store to a buffer sets lanes of a single vector, at a multiple of the lanes."""
+    below = [*walk_loops(buffer.body)]
+    own = {id(n) for n in below if isinstance(n, Store) and n.target.tensor == buffer.name}
+    filling = [n for n in below if isinstance(n, VectorStore) and id(n.store) in own]
+    return (
+        {id(n.store) for n in filling} == own
+        and len({n.lanes for n in filling}) == 1
+        and all(_is_aligned(n.store.target, n, buffer) for n in filling)
+    )
 
 
 def _is_packed(buffer: Buffer) -> bool:

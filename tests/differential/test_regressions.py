@@ -227,6 +227,22 @@ FOUND: list[tuple[str, str, str]] = [
         """vectorize S0: i
             vectorize S1: i""",
     ),
+    (
+        "the last lanes of a tile, stored along another dimension of a buffer around it",
+        "def f(float32 A[40,19], float32 B[40,23]) -> (C) { C[i,j] +=! A[k,i] * B[k,j] }",
+        """fuse S0_init, S0: i, j
+            split S0: i by 32 as i_o, i_i
+            split S0: j by 12 as j_o, j_i
+            reorder S0: i_o, j_o, j_i, i_i
+            distribute S0: j_i
+            reorder S0: k, j_i, i_i
+            promote S0: j_o as C, register, 1, 0
+            vectorize S0_init: i_i by 16
+            unroll S0_init: j_i
+            vectorize S0: i_i by 16
+            unroll S0: j_i
+            promote S0: i_o as C, register""",
+    ),
 ]
 
 
