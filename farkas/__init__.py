@@ -68,6 +68,7 @@ from poly.errors import (
     ThreadsWarning,
     ToolchainError,
     TuningError,
+    TuningWarning,
     UndecidedError,
     UnsupportedModelError,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "TunedKernel",
     "TunedNetwork",
     "TuningError",
+    "TuningWarning",
     "UndecidedError",
     "UnsupportedModelError",
     "UntypedError",

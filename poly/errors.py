@@ -181,6 +181,13 @@ class TuningError(FarkasError):
     """A budget that makes no sense, an invalid record, or a kernel that cannot be measured."""
 
 
+class TuningWarning(UserWarning):
+    """Schedules that were accepted, and tried, gave other results than the automatic one.
+
+    They are left out.  Where a program does not amplify rounding errors, this is a bug of Farkas.
+    """
+
+
 class CacheWarning(UserWarning):
     """The on-disk cache cannot be written to; the run continues without it."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from farkas.targets.base import Runner
 from runtime.common.arguments import undetermined
 from runtime.reference.verify import compare, random_inputs
+from runtime.tuned.record import WRONG
 
 #: The greatest difference from the automatic schedule's results, relative to the largest one:
 #: sums in another order are rounded otherwise.
@@ -120,7 +121,7 @@ class _Bench:
             found = compare(tensor.name, array, self._expected[tensor.name])
             limit = TOLERANCE[max(2, array.itemsize)] if tensor.dtype.is_float else 0.0
             if found.mismatched or found.max_rel > limit:
-                return f"wrong result: {found}"
+                return f"{WRONG}{found}"
         call = self._call(kernel)
         took = min(self.seconds(call, 1) for _ in range(2))
         if self.setup.runner.tuned is not None and took > HOPELESS * self.once:

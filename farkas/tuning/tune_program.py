@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from farkas.tuning.prior import prior
 from farkas.tuning.remote import RemoteMeasurer
 from farkas.tuning.search import Candidate, Search
 from farkas.version import version
-from poly.errors import ScheduleError, TuningError
+from poly.errors import ScheduleError, TuningError, TuningWarning
 from poly.space.point_data import point_data, read_point
 from poly.strategy.common.point import Point
 from runtime.tuned.record import Trial, Winner, rounded
@@ -167,6 +168,21 @@ class _Tuning:
             datetime.now(UTC).date().isoformat(), version(),
         )  # fmt: skip
 
+    def warn_of_wrong(self) -> None:
+        """Name the schedules that should have been refused, if there are any."""
+        wrong = [t for _, t in self.found.values() if t.is_wrong]
+        if not wrong:
+            return
+        where = "" if self.file is None else f"\nAll are in {self.file.path}"
+        warnings.warn(
+            f"{self.job.program.name}: {len(wrong)} of {len(self.found)} schedules that were tried "
+            "gave other results than the automatic one, and were left out. Unless the program "
+            "amplifies rounding errors, this is a bug of Farkas: please report it. The first gave "
+            f"a {wrong[0].failure}\n{wrong[0].script}{where}",
+            TuningWarning,
+            stacklevel=2,
+        )
+
     def report(self, what: str) -> None:
         trials = [t for _, t in self.found.values()]
         self.tell(
@@ -231,6 +247,7 @@ def tune_program(
         with contextlib.suppress(KeyboardInterrupt):  # what was found is confirmed and kept
             tuning.run(trials)
         winner = tuning.winner()
+    tuning.warn_of_wrong()
     if file is not None:
         file.add([winner])
         winner = job.winner() or winner  # with the digits that are written

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
+from poly.ir.expr import evaluate_int
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes, by_name
 from runtime.common.arguments import shape_of, undetermined
@@ -104,17 +106,28 @@ def verify(
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """A random array for each input.  Floats are in -1 to 1; most integers are small, some are
-    extreme, to exercise wrapping and clamping."""
-    rng = np.random.default_rng(seed)
-    return {t.name: _random(t.dtype, shape_of(t, sizes), rng) for t in program.inputs}
+    """A random array for each input.
+
+    Floats are in -1 to 1.  Where the steps of a block sum up n terms, they are in ``-n^-1/2`` to
+    ``n^-1/2``: with greater weights, a recurrence is chaotic, and its results depend on how each
+    step is rounded.  Most integers are small, some are extreme, to exercise wrapping and clamping.
+    """
+    rng, most = np.random.default_rng(seed), _terms_of_steps(program, sizes) ** -0.5
+    return {t.name: _random(t.dtype, shape_of(t, sizes), rng, most) for t in program.inputs}
 
 
-def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _terms_of_steps(program: Program, sizes: Mapping[str, int]) -> int:
+    """The most terms that a statement of a block sums up in a step, 1 if there are none."""
+    sums = [[r for r in s.ranges if r.index in s.reductions] for s in program.statements if s.block]
+    extents = ([evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes) for r in q] for q in sums)
+    return max((prod(max(1, n) for n in q) for q in extents), default=1)
+
+
+def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, most: float) -> Array:
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.is_float:
-        return np.asarray(rng.uniform(-1, 1, shape)).astype(dtype.numpy)
+        return np.asarray(rng.uniform(-1, 1, shape) * most).astype(dtype.numpy)
     info = np.iinfo(dtype.numpy)
     small = rng.integers(0 if dtype.kind == "u" else -8, 9, shape)
     wide = rng.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)

@@ -16,6 +16,8 @@ from poly.errors import TuningError
 
 #: Characters of a line, and lines of a script, at most.
 MOST_CHARACTERS, MOST_LINES = 1 << 20, 2000
+#: How the failure of a schedule begins whose results are not those of the automatic one.
+WRONG = "wrong result: "
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 
 Sizes = tuple[tuple[str, int], ...]
@@ -46,7 +48,7 @@ class Trial:
     ratio : its time over that of the automatic schedule, `math.inf` if it failed
     spread : the part of the ratio by which half of the rounds differ from it at most
     features : of `poly.space.estimate`
-    failure : why it has no time, "" if it has
+    failure : why it has no time, "" if it has; with `WRONG` in front if its results are others
     """
 
     key: Key
@@ -58,6 +60,11 @@ class Trial:
     spread: float
     features: tuple[float, ...] = ()
     failure: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether its results were not those of the automatic schedule."""
+        return self.failure.startswith(WRONG)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import farkas as fk
 from codegen.pipeline import CPU
 from farkas.tuning import tune_program as module
 from farkas.tuning.exchange import export_records, import_records, records_here
-from farkas.tuning.job import Progress
+from farkas.tuning.job import Job, Progress
 from farkas.views.explain import fallback_lines
 from poly.machine.cpu import host_machine
 from poly.space.space import Space
-from poly.strategy.common.point import Pick, Point
+from poly.strategy.common.point import AUTOMATIC, Pick, Point
 from runtime.tuned.record import Trial
 
 TEXT, SIZES = "ij,jk->ik", {"I": 3, "J": 501, "K": 100}
@@ -90,6 +91,25 @@ def test_later_compilations_find_it(won: str, monkeypatch: pytest.MonkeyPatch) -
     assert again.winner == winner and not again.found.history
     assert again.kernel.source == kernel.source
     assert compiled(tune=30).source == kernel.source
+
+
+def test_schedules_with_other_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the checks accept is compared; if it differs, that is said, not counted alone."""
+    emit = Job.emit
+
+    def spoilt(job: Job, schedule: fk.Schedule) -> Any:
+        made = emit(job, schedule)
+        if schedule == job.space.schedule(AUTOMATIC):
+            return made
+        at = made.text.rindex("}", 0, made.text.rindex("}") + 1)
+        text = f"{made.text[:at]}((float *)tensors[2])[0] += 1;\n{made.text[at:]}"
+        return replace(made, text=text)
+
+    monkeypatch.setattr(Job, "emit", spoilt)
+    with pytest.warns(fk.TuningWarning, match=r"(?s)4 of 4 schedules .*a wrong result: .*jsonl"):
+        found = tuned(trials=4)
+    assert not found.winner.script
+    assert [m.trial.is_wrong for m in found.found.history] == [True] * 4
 
 
 def test_another_automatic_schedule_has_to_be_beaten_anew(won: str) -> None:

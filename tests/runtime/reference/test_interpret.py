@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontends.language.parse_program import parse_program
 from poly.errors import ProgramError
 from poly.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8, INT32, DType, combine
 from poly.ir.expr import Const, Expr
@@ -194,6 +195,19 @@ def test_in_order_it_equals_the_reference_on_many() -> None:
 
 
 # --- verify --------------------------------------------------------------------------------
+
+
+def test_inputs_of_a_recurrence_are_small() -> None:
+    """With weights of -1 to 1 its states would be chaotic, and so depend on every rounding."""
+    rnn = """def f(float32 X[9,N], float32 W[N,N]) -> (Y) {
+        Y[t,j] = X[t,j]
+        for t in 1:9 { Y[t,j] += W[k,j] * tanh(Y[t-1,k]) }
+    }"""
+    product = "def f(float32 X[9,N], float32 W[N,N]) -> (Y) { Y[t,j] +=! X[t,k] * W[k,j] }"
+    for text, most in ((rnn, 1 / 8), (product, 1)):
+        arrays = random_inputs(parse_program(text, {}), {"N": 64})
+        for array in arrays.values():
+            assert 0.9 * most < np.abs(array).max() <= most
 
 
 def test_verify_accepts_the_right_function() -> None:
