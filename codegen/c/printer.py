@@ -414,7 +414,7 @@ class CPrinter:
         stride = lane_stride(store.target, var)
         if stride == 2 and has_masked(lane_suffix(store.dtype)):
             first = self.lvalue(text.first(store.target, Const(0)))
-            value = text.stored(store.value, store.dtype)
+            value = self._new_value(store, text)
             name = f"{lane_suffix(store.dtype)}x{lanes}"
             return in_order([*text.before, f"fk_put_even_{name}(&{first}, 0, {lanes}, {value});"])
         if stride != 1:
@@ -466,17 +466,7 @@ class CPrinter:
             line = self._updated(store, text, self._register_of(store.target, node.var))
             return in_order([*text.before, line])
         name = f"{lane_suffix(store.dtype)}x{node.lanes}"
-        if store.op == "=":
-            value = text.stored(store.value, store.dtype)
-        else:
-            both = [text.load(store.target), text.vector(store.value, store.dtype)]
-            plain = store.op in ("+=", "*=")
-            combined = (
-                f" {store.op[0]} ".join(both)
-                if plain
-                else text.apply(UPDATES[store.op], store.dtype, both)
-            )
-            value = text.rounded(combined, store.dtype)
+        value = self._new_value(store, text)
         if store.target.tensor in self.registers:
             target = self._register_of(store.target, node.var)
             if kept:
@@ -495,6 +485,17 @@ class CPrinter:
             lane = self.names.loops[node.var]
             line = f"{text.each_lane()} {self.lvalue(store.target)} = {made}[{lane}];"
         return in_order([*text.before, line])
+
+    def _new_value(self, store: Store, text: LaneText) -> str:
+        """What a store leaves in its target, in all lanes."""
+        if store.op == "=":
+            return text.stored(store.value, store.dtype)
+        both = [text.load(store.target), text.vector(store.value, store.dtype)]
+        if store.op in ("+=", "*="):
+            combined = f" {store.op[0]} ".join(both)
+        else:
+            combined = text.apply(UPDATES[store.op], store.dtype, both)
+        return text.rounded(combined, store.dtype)
 
     def _updated(self, store: Store, text: LaneText, target: str) -> str:
         """``target = target op value`` in all lanes."""
@@ -521,7 +522,7 @@ class CPrinter:
         """Store lanes that are not contiguous in memory one by one."""
         store, lanes, lane = node.store, node.lanes, self.names.loops[node.var]
         kind, name = vector_type(store.dtype, lanes), self.fresh()
-        value = text.stored(store.value, store.dtype)
+        value = self._new_value(store, text)
         loop = f"for (int64_t {lane} = 0; {lane} < {lanes}; {lane}++)"
         lines = [
             f"const {kind} {name} = {value};",

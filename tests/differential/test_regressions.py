@@ -243,6 +243,19 @@ FOUND: list[tuple[str, str, str]] = [
             unroll S0: j_i
             promote S0: i_o as C, register""",
     ),
+    (
+        "lanes of a promoted operand, added to elements that are far apart",
+        "def f(float32 A[23,8,13], float32 B[13]) -> (C) { C[i,j] +=! A[k,j,i] * B[i] }",
+        """fuse S0_init, S0: i, j
+            split S0: i by 8 as i_o, i_i
+            split S0: j by 8 as j_o, j_i
+            reorder S0: i_o, j_o, j_i, i_i
+            distribute S0: j_i
+            reorder S0: k, j_i, i_i
+            vectorize S0: i_i by 8
+            isolate S0: j_o
+            promote S0: k as A, register""",
+    ),
 ]
 
 
