@@ -1,4 +1,4 @@
-"""Random points of the space that is tuned, of random programs."""
+"""Random points of the space that is tuned, of random programs, and random steps after them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from poly.schedule.schedule import Schedule
 from poly.space.estimate import estimate
 from poly.space.point_data import point_data, read_point
 from poly.space.space import Space
+from tests.differential.einsums import fixed_text
 from tests.differential.generate import random_text
 from tests.differential.harness import Case, Failure, Tally, default_variant, make_variant
 from tests.differential.machines import HOST
 from tests.differential.magnitude import has_functions
-from tests.differential.program_parts import Profile
-from tests.differential.sweep import case_of, parsed, replay_problem
+from tests.differential.program_parts import Profile, Seeded
+from tests.differential.sweep import case_of, parsed, random_schedule, replay_problem
 
 #: Points of a program.
 POINTS = 4
 
 
 def point_case(seed: int, tally: Tally) -> Case | None:
-    """A program with some random points; every other one is a neighbour of one before it."""
-    text = random_text(seed, Profile(smooth=seed % 3 < 2, contractions=seed % 4 < 2))
+    """A program with some random points; every other one is a neighbour of one before it.
+
+    In every other program, steps follow that a person might take next.
+    """
+    profile = Profile(smooth=seed % 3 < 2, contractions=seed % 4 < 2)
+    text = fixed_text(seed) if seed % 4 == 0 else random_text(seed, profile)
     program = parsed(text, tally)
     if program is None:
         return None
@@ -38,6 +43,13 @@ def point_case(seed: int, tally: Tally) -> Case | None:
         tally.counts["points"] += 1
         try:
             schedule = space.schedule(point)
+            if seed % 2 == 0:
+                trail = random_schedule(Seeded(seed * 1000 + n), schedule)
+                schedule = trail.schedule
+                if trail.broken is not None:
+                    step, what = trail.broken
+                    script = f"{schedule}\n{step}"
+                    tally.failures.append(Failure(seed, text, script, exact, {}, 0, what, "step"))
             source = make(schedule, f"p{n}", seed, written=program)
         except ScheduleError:
             tally.counts["points refused"] += 1

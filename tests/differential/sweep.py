@@ -223,10 +223,10 @@ class Trail:
 
 
 def random_schedule(c: Choices, start: Schedule) -> Trail:
-    """Up to 8 accepted steps.  A step that fails otherwise than by refusal ends it."""
+    """Up to 8 more accepted steps.  A step that fails otherwise than by refusal ends it."""
     schedule = start
     refused: list[tuple[Step, str]] = []
-    wanted, tries = c.integer(1, 8), 0
+    wanted, tries = len(start.steps) + c.integer(1, 8), 0
     while len(schedule.steps) < wanted and tries < 20:
         tries += 1
         step = random_step(c, schedule)
