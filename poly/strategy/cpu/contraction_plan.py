@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
+from poly.ir.accesses import loops_of_read, stride_of
 from poly.machine.cpu import Machine
 from poly.strategy.common.tactic import Group, NoMatch, Parameter, field_parameter, yes_or_no
 from poly.strategy.cpu.cache_blocks import Blocks, cut_loops, find_blocks
@@ -44,8 +45,9 @@ class ContractionPlan:
 def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | NoMatch:
     """The plan for a register tile: with the blocks that suit it.
 
-    Where each row has its own operand, all tiles of a row come before the next row: they share its
-    lines, and hardly anything is worth packing.
+    Where each row reads elements of its own along the lanes, perhaps shifted as in a stencil, all
+    tiles of a row come before the next row: they share its lines.  Hardly anything is worth packing
+    where they are not shifted.
     """
     blocks = find_blocks(group.schedule.scop, core, group.machine)
     unknown = {r for r in core.reductions if core.extent(r) is None}
@@ -53,8 +55,10 @@ def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | N
         return NoMatch(f"{core.statement} has no rows to reuse a packed operand for")
     if unknown & set(core.shaped):
         return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
-    apart = any(is_own(r, core) for r in group.schedule.scop.statement(core.statement).source.reads)
-    return ContractionPlan(core, blocks, packs=not apart, rows_outside=apart)
+    reads = group.schedule.scop.statement(core.statement).source.reads
+    in_rows = any(core.w in loops_of_read(r) and stride_of(r, core.v) == 1 for r in reads)
+    packs = not any(is_own(r, core) for r in reads)
+    return ContractionPlan(core, blocks, packs, rows_outside=in_rows)
 
 
 def _update(group: Group[Machine], plan: ContractionPlan) -> Update:
