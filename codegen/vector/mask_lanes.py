@@ -239,15 +239,8 @@ def _alone_in_registers(buffer: Buffer, packed: Mapping[str, Buffer]) -> LoopNod
 
 
 def _is_in_vectors(buffer: Buffer) -> bool:
-    """Whether each store to a buffer sets lanes of a single vector, at a multiple of the lanes."""
-    below = [*walk_loops(buffer.body)]
-    own = {id(n) for n in below if isinstance(n, Store) and n.target.tensor == buffer.name}
-    filling = [n for n in below if isinstance(n, VectorStore) and id(n.store) in own]
-    return (
-        {id(n.store) for n in filling} == own
-        and len({n.lanes for n in filling}) == 1
-        and all(_is_aligned(n.store.target, n, buffer) for n in filling)
-    )
+    """Whether each store to a buffer sets lanes of one of its vectors."""
+    return len({n.lanes for n in _filling(buffer)}) == 1
 
 
 def _is_packed(buffer: Buffer) -> bool:
@@ -255,15 +248,22 @@ def _is_packed(buffer: Buffer) -> bool:
 
     Then nothing uses the elements of a vector beyond its active lanes.
     """
+    filling = _filling(buffer)
+    return (
+        bool(filling)
+        and _is_filled(buffer)
+        and buffer.dtype.name in MASKABLE
+        and all(n.first == LANE_0 for n in filling)
+    )
+
+
+def _filling(buffer: Buffer) -> list[VectorStore]:
+    """The stores to a buffer, if each is of vectors at multiples of the lanes; else none."""
     below = [*walk_loops(buffer.body)]
     own = {id(n) for n in below if isinstance(n, Store) and n.target.tensor == buffer.name}
-    filling = [n for n in below if isinstance(n, VectorStore) and id(n.store) in own]
-    return (
-        _is_filled(buffer)
-        and {id(n.store) for n in filling} == own
-        and buffer.dtype.name in MASKABLE
-        and all(n.first == LANE_0 and _is_aligned(n.store.target, n, buffer) for n in filling)
-    )
+    found = [n for n in below if isinstance(n, VectorStore) and id(n.store) in own]
+    whole = {id(n.store) for n in found} == own
+    return found if whole and all(_is_aligned(n.store.target, n, buffer) for n in found) else []
 
 
 def _is_aligned(read: Read, node: VectorStore, buffer: Buffer) -> bool:

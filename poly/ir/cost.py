@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from poly.ir.expr import Op, computed, evaluate_int, walk
-from poly.ir.program import Program, Statement, Tensor
+from poly.ir.program import Program, Range, Statement, Tensor
 
 #: Elements and operators, in lanes, that are processed in the time that starting a thread takes.
 WORTH_SHARING = 1 << 14
@@ -28,7 +28,7 @@ def operations_of_program(program: Program, sizes: Mapping[str, int]) -> int:
     Conditions on indices are ignored: it is an upper bound.
     """
     return sum(
-        _instances(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in computed(s.value)))
+        instances_of(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in computed(s.value)))
         for s in program.statements
     )
 
@@ -44,10 +44,16 @@ def bytes_of(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     return prod(max(0, evaluate_int(e, sizes)) for e in tensor.shape) * tensor.dtype.bytes
 
 
-def _instances(s: Statement, sizes: Mapping[str, int]) -> int:
-    return prod(max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes)) for r in s.ranges)
+def extent_of(r: Range, sizes: Mapping[str, int]) -> int:
+    """The values of an index at given sizes."""
+    return max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes))
+
+
+def instances_of(s: Statement, sizes: Mapping[str, int]) -> int:
+    """The instances of a statement at given sizes, whatever its guards leave out."""
+    return prod(extent_of(r, sizes) for r in s.ranges)
 
 
 def _work_of(s: Statement, sizes: Mapping[str, int]) -> int:
     operators = sum(isinstance(e, Op) for e in walk(s.value))
-    return _instances(s, sizes) * (1 + len(s.reads) + operators)
+    return instances_of(s, sizes) * (1 + len(s.reads) + operators)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isqrt, prod
 
 from poly.errors import ArgumentError
+from poly.ir.cost import extent_of
 from poly.ir.expr import evaluate_int, indices_of
 from poly.ir.program import Program, Tensor
 
@@ -35,8 +36,8 @@ def _share(program: Program, name: str, sizes: Mapping[str, int]) -> float:
     for s in program.statements:
         along = {i for e in s.target.indices for i in indices_of(e)}
         if s.target.tensor == name and s.block and s.step in along:
-            steps = evaluate_int(s.ranges[0].hi, sizes) - evaluate_int(s.ranges[0].lo, sizes)
-            return min(1.0, 2 * isqrt(max(1, steps)) / max(1, steps))
+            steps = max(1, extent_of(s.ranges[0], sizes))
+            return min(1.0, 2 * isqrt(steps) / steps)
     return 1.0
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from poly.errors import ArgumentError
+from poly.ir.cost import extent_of
 from poly.ir.dtypes import DType
-from poly.ir.expr import evaluate_int
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes, by_name
 from runtime.common.arguments import shape_of, undetermined
@@ -118,9 +118,8 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> 
 
 def _terms_of_steps(program: Program, sizes: Mapping[str, int]) -> int:
     """The most terms that a statement of a block sums up in a step, 1 if there are none."""
-    sums = [[r for r in s.ranges if r.index in s.reductions] for s in program.statements if s.block]
-    extents = ([evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes) for r in q] for q in sums)
-    return max((prod(max(1, n) for n in q) for q in extents), default=1)
+    sums = ([r for r in s.ranges if r.index in s.reductions] for s in program.statements if s.block)
+    return max((prod(max(1, extent_of(r, sizes)) for r in q) for q in sums), default=1)
 
 
 def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, most: float) -> Array:

@@ -46,10 +46,7 @@ def point_case(seed: int, tally: Tally) -> Case | None:
             if seed % 2 == 0:
                 trail = random_schedule(Seeded(seed * 1000 + n), schedule)
                 schedule = trail.schedule
-                if trail.broken is not None:
-                    step, what = trail.broken
-                    script = f"{schedule}\n{step}"
-                    tally.failures.append(Failure(seed, text, script, exact, {}, 0, what, "step"))
+                tally.failures += trail.failures(seed, text)
             source = make(schedule, f"p{n}", seed, written=program)
         except ScheduleError:
             tally.counts["points refused"] += 1

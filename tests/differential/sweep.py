@@ -221,6 +221,14 @@ class Trail:
     refused: list[tuple[Step, str]]
     broken: tuple[Step, str] | None = None
 
+    def failures(self, seed: int, text: str) -> list[Failure]:
+        """The step that failed otherwise than by refusal, if there is one."""
+        if self.broken is None:
+            return []
+        step, what = self.broken
+        script = "\n".join([*map(str, self.schedule.steps), str(step)])
+        return [Failure(seed, text, script, self.schedule.exact, {}, 0, what, "step")]
+
 
 def random_schedule(c: Choices, start: Schedule) -> Trail:
     """Up to 8 more accepted steps.  A step that fails otherwise than by refusal ends it."""
@@ -256,10 +264,7 @@ def schedule_case(
         c = Seeded(seed * 1000 + n)
         start = starts[c.chance(50)]
         trail = random_schedule(c, start)
-        if trail.broken is not None:
-            step, what = trail.broken
-            script = "\n".join([*map(str, trail.schedule.steps), str(step)])
-            tally.failures.append(Failure(seed, text, script, start.exact, {}, 0, what, "step"))
+        tally.failures += trail.failures(seed, text)
         for _, why in trail.refused:
             tally.counts[f"steps refused: {why}"] += 1
         for step in trail.schedule.steps:

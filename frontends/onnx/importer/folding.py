@@ -17,6 +17,7 @@ import numpy as np
 
 from frontends.onnx.core.symbolic_dims import Dim, holds_sizes
 from poly.errors import ProgramError
+from poly.ir.cost import instances_of
 from poly.ir.dtypes import DType, dtype_of, identity
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, dtype_of_expr, evaluate_int
 from poly.ir.program import Program, Statement
@@ -38,13 +39,7 @@ def foldable(program: Program, arrays: Sequence[np.ndarray | None]) -> bool:
         limit = MAX_FLOAT_ELEMENTS if tensor.dtype.is_float else MAX_ELEMENTS
         if math.prod(evaluate_int(e, {}) for e in tensor.shape) > limit:
             return False
-    return sum(_instances(s) for s in program.statements) <= MAX_INSTANCES
-
-
-def _instances(statement: Statement) -> int:
-    return math.prod(
-        max(0, evaluate_int(r.hi, {}) - evaluate_int(r.lo, {})) for r in statement.ranges
-    )
+    return sum(instances_of(s, {}) for s in program.statements) <= MAX_INSTANCES
 
 
 def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from poly.machine.cpu import host_machine
 from poly.space.space import Space
 from poly.strategy.common.point import AUTOMATIC, Pick, Point
 from runtime.tuned.record import Trial
+from tests.farkas.tuning.test_measurer import with_statement
 
 TEXT, SIZES = "ij,jk->ik", {"I": 3, "J": 501, "K": 100}
 RNG = np.random.default_rng(0)
@@ -101,9 +101,7 @@ def test_schedules_with_other_results_are_reported(monkeypatch: pytest.MonkeyPat
         made = emit(job, schedule)
         if schedule == job.space.schedule(AUTOMATIC):
             return made
-        at = made.text.rindex("}", 0, made.text.rindex("}") + 1)
-        text = f"{made.text[:at]}((float *)tensors[2])[0] += 1;\n{made.text[at:]}"
-        return replace(made, text=text)
+        return with_statement(made, "((float *)tensors[2])[0] += 1;")
 
     monkeypatch.setattr(Job, "emit", spoilt)
     with pytest.warns(fk.TuningWarning, match=r"(?s)4 of 4 schedules .*a wrong result: .*jsonl"):
