@@ -14,21 +14,19 @@ from typing import Any
 
 import cgen
 
-from codegen.c.cgen_blocks import as_block, in_order, unrolled
+from codegen.c.cgen_blocks import as_block, unrolled
 from codegen.c.expr_text import Names, ValueText, index_text, literal
 from codegen.c.instruction_text import c_type, call_text
-from codegen.c.masked_instructions import has_masked
 from codegen.c.registers import Registers
+from codegen.c.store_text import interleaved_text, vector_store_text
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
 from codegen.c.transpose_text import transposed_text
 from codegen.c.type_names import (
     C_TYPES,
     SCHEDULE,
-    lane_suffix,
     suffix,
     vector_type,
 )
-from codegen.c.vector_text import LaneText
 from codegen.loops.index_ranges import depends_on, flatten
 from codegen.loops.nodes import (
     Block,
@@ -60,7 +58,6 @@ from codegen.loops.workshare import sequential
 from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.tables import table_index
-from codegen.vector.vectorise import lane_stride
 from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
 from poly.ir.linear_form import Linear, linear_form, render
@@ -97,7 +94,7 @@ class CPrinter:
         #: The variables of the rolled loops around the code being printed.
         self._rolled: frozenset[str] = frozenset()
         #: The condition under which lanes of the code being printed are active; None: always.
-        self._when: Expr | None = None
+        self.when: Expr | None = None
         self.values = self.value_text(names, self.dtypes, exact)
 
     # --- dialect hooks -------------------------------------------------------------------------
@@ -140,11 +137,11 @@ class CPrinter:
         if isinstance(node, Store):
             return cgen.Line(self.values.store(node.target, node.op, node.value))
         if isinstance(node, VectorStore):
-            return self._vector_store(node)
+            return vector_store_text(self, node)
         if isinstance(node, Transposed):
             return transposed_text(self, node)
         if isinstance(node, Interleaved):
-            return self._interleaved(node)
+            return interleaved_text(self, node)
         if isinstance(node, Buffer):
             return self._buffer(node)
         if isinstance(node, CallIntrinsic):
@@ -316,18 +313,14 @@ class CPrinter:
         registers.kept.update({name: f"{kept}[{k}]" for k, name in enumerate(names)})
         return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
 
-    def _is_accumulator(self, name: str) -> bool:
-        return name in self.registers and self.registers[name].buffer.scope == Scope.LANES
-
     # --- addresses -------------------------------------------------------------------------
 
     def lvalue(self, read: Read) -> str:
         """The C lvalue of an element of a tensor, of a buffer, or of a register."""
         name = self.names.tensors[read.tensor]
-        if self._is_accumulator(read.tensor):
-            return self.registers[read.tensor].combined()
         if read.tensor in self.registers:
-            return self._register_of(read, None)
+            own = self.registers[read.tensor]
+            return own.combined() if own.is_accumulator else self._register_of(read, None)
         if read.tensor in self.buffers:
             return name + "".join(f"[{index_text(i, self.names)}]" for i in read.indices)
         return f"{name}[{index_text(self.offset(read), self.names)}]"
@@ -397,7 +390,7 @@ class CPrinter:
                         form = form.without(moving)
             parts.append(form)
         last = parts.pop()
-        if registers.buffer.scope != Scope.LANES:
+        if not registers.is_accumulator:
             terms = tuple((a, c // lanes) for a, c in last.terms)
             parts.append(Linear(terms, last.constant // lanes))
         name = registers.variable(parts, lambda form: index_text(render(form), self.names))
@@ -405,37 +398,6 @@ class CPrinter:
         return registers.kept.get(name, name) + lane
 
     # --- vectors ---------------------------------------------------------------------------
-
-    def _vector_store(self, node: VectorStore) -> cgen.Generable:
-        store, var, lanes = node.store, node.var, node.lanes
-        if node.last is not None or self._when is not None:
-            return self._masked_store(node)
-        text = LaneText(self, var, lanes)
-        stride = lane_stride(store.target, var)
-        if stride == 2 and has_masked(lane_suffix(store.dtype)):
-            first = self.lvalue(text.first(store.target, Const(0)))
-            value = self._new_value(store, text)
-            name = f"{lane_suffix(store.dtype)}x{lanes}"
-            return in_order([*text.before, f"fk_put_even_{name}(&{first}, 0, {lanes}, {value});"])
-        if stride != 1:
-            return self._scatter(node, text)
-        target = self.vector_lvalue(store.target, var, lanes)
-        if store.op == "=":
-            line = f"{target} = {text.stored(store.value, store.dtype)};"
-        elif self._is_accumulator(store.target.tensor):
-            line = self._accumulate(node, text, target)
-        else:
-            line = self._updated(store, text, target)
-        return in_order([*text.before, line])
-
-    def _interleaved(self, node: Interleaved) -> cgen.Generable:
-        """Store vectors between each other's lanes."""
-        first, rows = node.rows[0], [(self.lane_text(row), row.store) for row in node.rows]
-        values = [text.stored(store.value, store.dtype) for text, store in rows]
-        target = self.lvalue(rows[0][0].first(first.store.target, Const(0)))
-        helper = f"fk_zip{len(rows)}_{lane_suffix(first.store.dtype)}x{first.lanes}"
-        before = [line for text, _ in rows for line in text.before]
-        return in_order([*before, f"{helper}(&{target}, {', '.join(values)});"])
 
     def _maskable(self, node: LoopNode) -> bool:
         """Whether a node only updates vectors kept in variables."""
@@ -447,92 +409,12 @@ class CPrinter:
 
     def _under_mask(self, node: If) -> cgen.Generable:
         """The body of a condition, without a branch: where it fails, no lane is active."""
-        before = self._when
-        self._when = node.cond if before is None else Op("and", (before, node.cond))
+        before = self.when
+        self.when = node.cond if before is None else Op("and", (before, node.cond))
         try:
             return self.statement(node.then)
         finally:
-            self._when = before
-
-    def _masked_store(self, node: VectorStore) -> cgen.Generable:
-        """Store only some lanes of a register or of memory."""
-        store, when = node.store, self._when
-        last = Const(node.lanes) if node.last is None else node.last
-        part = None if node.last is None else (node.first, last)
-        text = LaneText(self, node.var, node.lanes, part)
-        kept = when is not None or not node.alone
-        stride = lane_stride(store.target, node.var)
-        if not kept and store.op != "=" and store.target.tensor in self.registers:
-            line = self._updated(store, text, self._register_of(store.target, node.var))
-            return in_order([*text.before, line])
-        name = f"{lane_suffix(store.dtype)}x{node.lanes}"
-        value = self._new_value(store, text)
-        if store.target.tensor in self.registers:
-            target = self._register_of(store.target, node.var)
-            if kept:
-                end_lane = last if when is None else Op("select", (when, last, node.first))
-                begin, end = (index_text(e, self.names) for e in (node.first, end_lane))
-                value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
-            line = f"{target} = {value};"
-        elif not kept:
-            line = f"{self.vector_lvalue(store.target, node.var, node.lanes)} = {value};"
-        elif stride == 1 or (stride == 2 and has_masked(lane_suffix(store.dtype))):
-            even = "" if stride == 1 else "_even"
-            line = f"fk_put{even}_{name}({text.active_lanes(store.target)}, {value});"
-        else:
-            kind, made = vector_type(store.dtype, node.lanes), self.fresh()
-            text.before.append(f"const {kind} {made} = {value};")
-            lane = self.names.loops[node.var]
-            line = f"{text.each_lane()} {self.lvalue(store.target)} = {made}[{lane}];"
-        return in_order([*text.before, line])
-
-    def _new_value(self, store: Store, text: LaneText) -> str:
-        """What a store leaves in its target, in all lanes."""
-        if store.op == "=":
-            return text.stored(store.value, store.dtype)
-        both = [text.load(store.target), text.vector(store.value, store.dtype)]
-        if store.op in ("+=", "*="):
-            combined = f" {store.op[0]} ".join(both)
-        else:
-            combined = text.apply(UPDATES[store.op], store.dtype, both)
-        return text.rounded(combined, store.dtype)
-
-    def _updated(self, store: Store, text: LaneText, target: str) -> str:
-        """``target = target op value`` in all lanes."""
-        fn, dtype = UPDATES[store.op], store.dtype
-        if store.op in ("+=", "*=") and dtype.compute == dtype:
-            return f"{target} {store.op} {text.operand(store.value, dtype)};"
-        value = text.apply(fn, dtype, [text.load(store.target), text.vector(store.value, dtype)])
-        return f"{target} = {text.rounded(value, dtype)};"
-
-    def _accumulate(self, node: VectorStore, text: LaneText, target: str) -> str:
-        """Combine one more value into each lane of an accumulator."""
-        store = node.store
-        value = text.vector(store.value, store.dtype)
-        if node.first != Const(0):
-            start = literal(identity(store.op, store.dtype), store.dtype)
-            name = f"{suffix(store.dtype)}x{node.lanes}"
-            value = f"fk_from_{name}({index_text(node.first, self.names)}, {value}, {start})"
-        if store.op in ("+=", "*="):
-            return f"{target} {store.op} {value};"
-        # Value first: whether it is NaN can then be tested without waiting for the previous one.
-        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [value, target])};"
-
-    def _scatter(self, node: VectorStore, text: LaneText) -> cgen.Generable:
-        """Store lanes that are not contiguous in memory one by one."""
-        store, lanes, lane = node.store, node.lanes, self.names.loops[node.var]
-        kind, name = vector_type(store.dtype, lanes), self.fresh()
-        value = self._new_value(store, text)
-        loop = f"for (int64_t {lane} = 0; {lane} < {lanes}; {lane}++)"
-        lines = [
-            f"const {kind} {name} = {value};",
-            f"{loop} {self.lvalue(store.target)} = {name}[{lane}];",
-        ]
-        return in_order([*text.before, *lines])
-
-    def lane_text(self, node: VectorStore) -> LaneText:
-        part = None if node.last is None else (node.first, node.last)
-        return LaneText(self, node.var, node.lanes, part)
+            self.when = before
 
     def vector_lvalue(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""
@@ -592,8 +474,6 @@ _WORD = re.compile(r"\w+")
 _INDEXED = "an array, since its places are not constant"
 #: Names that occur other than as the target of an assignment.
 _READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
-#: The operator that an update applies.
-UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
 
 
 def _lane_zero(index: Expr, var: str) -> Expr:

@@ -35,9 +35,14 @@ class Registers:
     kept: dict[str, str] = field(default_factory=dict)
 
     @property
+    def is_accumulator(self) -> bool:
+        """Whether lanes are parts of one number, which are combined at the end."""
+        return self.buffer.scope == Scope.LANES
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The number of variables along each dimension."""
-        if self.buffer.scope == Scope.LANES:
+        if self.is_accumulator:
             return self.buffer.shape[:1]
         *outer, last = self.buffer.shape or (1,)
         return (*outer, -(-last // self.lanes))
@@ -55,8 +60,7 @@ class Registers:
         for extent in self.shape:
             indices = [(*i, constant(k)) for i in indices for k in range(extent)]
         names = [self.variable(i, lambda form: str(form.constant)) for i in indices]
-        accumulator = self.buffer.scope == Scope.LANES
-        return [n for n in names if self.indexed or accumulator or n in self.used]
+        return [n for n in names if self.indexed or self.is_accumulator or n in self.used]
 
     def declarations(self, kind: str, read: set[str], start: str) -> list[str]:
         """The lines that declare the variables.

@@ -10,10 +10,10 @@ from typing import Protocol
 import cgen
 
 from codegen.c.cgen_blocks import Marked, as_block
-from codegen.c.expr_text import Names, index_text
-from codegen.c.registers import Registers
+from codegen.c.expr_text import index_text
+from codegen.c.store_text import VectorPrinter, lane_text
 from codegen.c.type_names import UNROLLED, lane_suffix
-from codegen.c.vector_text import ElementPrinter, LaneText
+from codegen.c.vector_text import LaneText
 from codegen.loops.index_ranges import replace_var
 from codegen.loops.nodes import Store, Transposed, VectorStore
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite
@@ -23,17 +23,10 @@ from poly.ir.linear_form import Linear, linear_form, normal
 NUMBER = Index("fk_n")
 
 
-class MatrixPrinter(ElementPrinter, Protocol):
-    """How a target names registers and the variables of loops, in addition."""
-
-    names: Names
-    registers: dict[str, Registers]
+class MatrixPrinter(VectorPrinter, Protocol):
+    """How a target names the variables of loops, in addition."""
 
     def numbered(self, index: Index) -> AbstractContextManager[None]: ...
-
-    def lane_text(self, node: VectorStore) -> LaneText: ...
-
-    def vector_lvalue(self, read: Read, var: str, lanes: int) -> str: ...
 
 
 def transposed_text(printer: MatrixPrinter, node: Transposed) -> cgen.Generable:
@@ -145,7 +138,7 @@ class _TransposedText:
         at = f"{self.matrix}[{number}]"
         if not self.node.scattered:
             return [cgen.Line(guard + self._stored(row, at))]
-        text = self.printer.lane_text(row)
+        text = lane_text(self.printer, row)
         value = text.stored(row.store.value, row.store.dtype)
         given = " ".join([*text.before, f"{at} = {value};"])
         return [cgen.Line(f"{guard}{{ {given} }}" if guard or text.before else given)]
@@ -157,7 +150,7 @@ class _TransposedText:
         if row.last is None or row.alone or target.tensor in printer.registers:
             return f"{printer.vector_lvalue(target, row.var, row.lanes)} = {value};"
         shape = f"{lane_suffix(printer.dtypes[target.tensor])}x{row.lanes}"
-        return f"fk_put_{shape}({printer.lane_text(row).active_lanes(target)}, {value});"
+        return f"fk_put_{shape}({lane_text(printer, row).active_lanes(target)}, {value});"
 
 
 def _general(rows: Sequence[VectorStore]) -> VectorStore | None:

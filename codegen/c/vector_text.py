@@ -349,9 +349,8 @@ class LaneText:
 
     def active_lanes(self, read: Read) -> str:
         """The address of the first active lane, its number, and the end of the active lanes."""
-        assert self.part is not None
-        begin, end = (index_text(e, self.values.names) for e in self.part)
-        return f"&{self.printer.lvalue(self.first(read, self.part[0]))}, {begin}, {end}"
+        begin, end = (index_text(e, self.values.names) for e in self._active)
+        return f"&{self.printer.lvalue(self.first(read, self._active[0]))}, {begin}, {end}"
 
     def _repeated(self, read: Read) -> int | None:
         """k, if the first k lanes share an element, the next k the next one, and so on."""
@@ -407,9 +406,13 @@ class LaneText:
     def each_lane(self) -> str:
         """The head of a loop over the active lanes."""
         lane = self.values.names.loops[self.var]
-        begin, end = self.part or (LANE_0, Const(self.lanes))
+        begin, end = self._active
         first, last = index_text(begin, self.values.names), index_text(end, self.values.names, 5)
         return f"for (int64_t {lane} = {first}; {lane} < {last}; {lane}++)"
+
+    @property
+    def _active(self) -> tuple[Expr, Expr]:
+        return self.part or (LANE_0, Const(self.lanes))
 
     def named(self, text: str, kind: str) -> str:
         """A variable for a value that is used twice."""
