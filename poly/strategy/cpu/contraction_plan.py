@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from poly.ir.accesses import loops_of_read, stride_of
 from poly.machine.cpu import Machine
 from poly.strategy.common.tactic import Group, NoMatch, Parameter, field_parameter, yes_or_no
 from poly.strategy.cpu.cache_blocks import Blocks, cut_loops, find_blocks
 from poly.strategy.cpu.choose_tile import loops_outside
 from poly.strategy.cpu.packing import is_own, reduction_order
 from poly.strategy.cpu.register_tile import Contraction, Update, find_update
+from poly.strategy.cpu.tile_order import is_stored_slowly, reads_rows
 
 #: Sides of register tiles, and tiles in a block, that are tried.
 VECTORS, ROWS, TILES = (1, 2, 3, 4, 6), (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14), (1, 2, 4, 8, 16, 32)
@@ -45,20 +45,21 @@ class ContractionPlan:
 def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | NoMatch:
     """The plan for a register tile: with the blocks that suit it.
 
-    Where each row reads elements of its own along the lanes, perhaps shifted as in a stencil, all
-    tiles of a row come before the next row: they share its lines.  Hardly anything is worth packing
-    where they are not shifted.
+    Hardly anything is worth packing where rows read elements of their own that are not shifted, or
+    where results are stored row by row.
     """
-    blocks = find_blocks(group.schedule.scop, core, group.machine)
+    scop = group.schedule.scop
+    blocks = find_blocks(scop, core, group.machine)
     unknown = {r for r in core.reductions if core.extent(r) is None}
     if unknown - {r for r, _ in blocks.reductions}:
         return NoMatch(f"{core.statement} has no rows to reuse a packed operand for")
     if unknown & set(core.shaped):
         return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
-    reads = group.schedule.scop.statement(core.statement).source.reads
-    in_rows = any(core.w in loops_of_read(r) and stride_of(r, core.v) == 1 for r in reads)
-    packs = not any(is_own(r, core) for r in reads)
-    return ContractionPlan(core, blocks, packs, rows_outside=in_rows)
+    slowly = is_stored_slowly(scop, core, group.machine)
+    packs = not slowly and not any(
+        is_own(r, core) for r in scop.statement(core.statement).source.reads
+    )
+    return ContractionPlan(core, blocks, packs, rows_outside=slowly or reads_rows(scop, core))
 
 
 def _update(group: Group[Machine], plan: ContractionPlan) -> Update:
