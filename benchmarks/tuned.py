@@ -5,8 +5,8 @@ three minutes), ten stencils and ten einsums that nobody tuned by hand, each for
 (``--budget``), on records of their own (``--records``).
 With ``--fresh``, nothing is tuned: automatic and recorded schedules are measured anew, in turns, in
 new processes; this is the check that none is slower on another day.
-With ``--early SECONDS``, the best of the first seconds is measured beside what the whole budget has
-found.
+With ``--early SECONDS``, everything is tuned for so long, too, on other records, and what both have
+found is measured in turns.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import argparse
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,7 @@ from benchmarks.measure import Settings, take_turns
 from benchmarks.networks import mobilenetv2, swin
 from benchmarks.results import geomean
 from farkas.console.display import seconds
-from farkas.tuning.tune_program import CONFIRM, Tuned
-from runtime.tuned.record import Winner, write_line
+from farkas.tuning.tune_program import Tuned
 from runtime.tuned.record_file import ENVIRONMENT
 
 #: Stencils: sums and maxima around each element, in one to four dimensions; inputs, then text.
@@ -246,36 +244,23 @@ def measure_all(chosen: Sequence[Item]) -> int:
 
 
 def compare_budgets(chosen: Sequence[Item], budget: float, early: float, records: Path) -> None:
-    """Tune each for the budget, and measure the best of its first seconds beside the winner."""
+    """Tune each for two budgets, on records of their own, and measure what both have found."""
     ratios = []
     for item in chosen:
-        found = item.tune(budget)[-1]
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copytree(records, folder, dirs_exist_ok=True)
-            lines = "".join(write_line(_best_of(t, early * (1 - CONFIRM))) + "\n" for t in found)
-            for path in Path(folder).glob("*.jsonl"):
-                path.write_text(path.read_text() + lines)
-            with _records(folder):
-                first = item.compiled(False)
-            calls = {"early": first, "late": item.compiled(False), "auto": item.compiled(True)}
-            times = take_turns(calls, Settings(settle=0.02, rounds=12, turn=0.05))
+        calls, points = {"auto": item.compiled(True)}, 0
+        for name, spent in (("early", early), ("late", budget)):
+            with _records(str(records / name)):
+                points = sum(len(t.history) for t in item.tune(spent)[-1])
+                calls[name] = item.compiled(False)
+        times = take_turns(calls, Settings(settle=0.02, rounds=12, turn=0.05))
         ratios.append(times["late"] / times["early"])
         print(
             f"{item.suite:<10} {item.name:<28} {seconds(times['auto']):>8} automatic "
             f"{seconds(times['early']):>8} after {early:.0f} s {seconds(times['late']):>8} after "
-            f"{budget:.0f} s {ratios[-1]:6.3f}  {sum(len(t.history) for t in found):4} points",
+            f"{budget:.0f} s {ratios[-1]:6.3f}  {points:4} points",
             flush=True,
         )
     print(f"late over early: geomean {geomean(ratios):.3f} of {len(ratios)}")
-
-
-def _best_of(tuned: Tuned, after: float) -> Winner:
-    """What would have won after so many seconds."""
-    trials = [m.trial for m in tuned.history if m.seconds <= after]
-    best = min(trials, key=lambda t: (t.ratio, t.script), default=None)
-    if best is None or best.ratio >= 1.0:
-        return replace(tuned.winner, script="", point=None)
-    return replace(tuned.winner, script=best.script, point=best.point)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -285,14 +270,14 @@ def main(words: Sequence[str] | None = None) -> int:
     add("--only", default="", metavar="RE", help="names or suites that match")
     add("--records", type=Path, default=Path("tuned-records"), help="the folder of the records")
     add("--fresh", action="store_true", help="measure what is recorded, anew")
-    add("--early", type=float, metavar="SECONDS", help="compare with the best after so long")
+    add("--early", type=float, metavar="SECONDS", help="compare with this budget")
     args = args_parser.parse_args(words)
     chosen = [i for i in items() if re.search(args.only, f"{i.suite} {i.name}")]
     with _records(str(args.records.resolve())):
         if args.fresh:
             return min(1, measure_all(chosen))
         if args.early is not None:
-            compare_budgets(chosen, args.budget, args.early, args.records)
+            compare_budgets(chosen, args.budget, args.early, args.records.resolve())
             return 0
         tune_all(chosen, args.budget)
     return 0
