@@ -273,11 +273,12 @@ def main(words: Sequence[str] | None = None) -> int:
     add("--early", type=float, metavar="SECONDS", help="compare with this budget")
     args = args_parser.parse_args(words)
     chosen = [i for i in items() if re.search(args.only, f"{i.suite} {i.name}")]
-    with _records(str(args.records.resolve())):
+    records = args.records.resolve()
+    with _records(str(records)):
         if args.fresh:
             return min(1, measure_all(chosen))
         if args.early is not None:
-            compare_budgets(chosen, args.budget, args.early, args.records.resolve())
+            compare_budgets(chosen, args.budget, args.early, records)
             return 0
         tune_all(chosen, args.budget)
     return 0

@@ -21,12 +21,7 @@ from codegen.c.registers import Registers
 from codegen.c.store_text import interleaved_text, vector_store_text
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
 from codegen.c.transpose_text import transposed_text
-from codegen.c.type_names import (
-    C_TYPES,
-    SCHEDULE,
-    suffix,
-    vector_type,
-)
+from codegen.c.type_names import C_TYPES, SCHEDULE, suffix, vector_type
 from codegen.loops.index_ranges import depends_on, flatten
 from codegen.loops.nodes import (
     Block,

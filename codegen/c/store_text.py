@@ -18,7 +18,7 @@ from poly.ir.dtypes import identity
 from poly.ir.expr import Const, Expr, Op, Read
 
 #: The operator that an update applies.
-UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
+_UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
 _SIGNS = {"+=": "+", "*=": "*"}
 
 
@@ -109,7 +109,7 @@ def _new_value(store: Store, text: LaneText) -> str:
     if store.op in _SIGNS:
         combined = f" {_SIGNS[store.op]} ".join(both)
     else:
-        combined = text.apply(UPDATES[store.op], store.dtype, both)
+        combined = text.apply(_UPDATES[store.op], store.dtype, both)
     return text.rounded(combined, store.dtype)
 
 
@@ -124,4 +124,4 @@ def _accumulated(printer: VectorPrinter, node: VectorStore, text: LaneText, regi
     if store.op in _SIGNS:
         return f"{register} {store.op} {value};"
     # Value first: whether it is NaN can then be tested without waiting for the previous one.
-    return f"{register} = {text.apply(UPDATES[store.op], store.dtype, [value, register])};"
+    return f"{register} = {text.apply(_UPDATES[store.op], store.dtype, [value, register])};"

@@ -66,6 +66,7 @@ def test_products_of_few_terms_are_stored_row_by_row(rows: int, columns: int) ->
         pytest.param(product(300, 17, 600, "j,k"), id="lanes that are not adjacent"),
         pytest.param(product(300, 17, 90), id="few columns"),
         pytest.param(product(16, 32, 12544), id="few rows, each of which would read all of B"),
+        pytest.param(product(4000, 32, 12544), id="an operand that exceeds the second cache"),
         pytest.param(product(300, 17, 600).replace("float32", "float16"), id="converted operands"),
     ],
 )
