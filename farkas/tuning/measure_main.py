@@ -85,7 +85,7 @@ class _Bench:
         out = tuple(self._copies(found).values())
         self._out = out if len(out) > 1 else out[0]
         self.call = self._call(self.kernel)
-        self.once = min(self.seconds(self.call, 1) for _ in range(2))
+        self.once = self.roughly(self.call)
         self._checked: dict[str, Call | str] = {}
 
     def _results(self, kernel: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class _Bench:
             if found.mismatched or found.max_rel > limit:
                 return f"{WRONG}{found}"
         call = self._call(kernel)
-        took = min(self.seconds(call, 1) for _ in range(2))
+        took = self.roughly(call)
         if self.setup.runner.tuned is not None and took > HOPELESS * self.once:
             return f"{took / self.once:.3g} times as long"
         return call
@@ -135,6 +135,11 @@ class _Bench:
             call()
         self.setup.runner.wait()
         return (time.perf_counter() - start) / count
+
+    def roughly(self, call: Call) -> float:
+        """Seconds per call, of two or, if these are short, a group."""
+        first = self.seconds(call, 1)
+        return min(first, self.seconds(call, _group(first)))
 
     def in_turns(self, calls: Sequence[Call], rounds: int, turn: float) -> list[tuple[float, ...]]:
         """Seconds per call of each, for each round; every other one is in reverse order."""
@@ -151,12 +156,17 @@ class _Bench:
 
     def _turn(self, call: Call, turn: float) -> float:
         """Seconds per call: the median of samples after one that warms the caches."""
-        group = max(1, round(SAMPLE / max(self.seconds(call, 1), 1e-7)))
+        group = _group(self.seconds(call, 1))
         samples: list[float] = []
         began = time.perf_counter()
         while not samples or time.perf_counter() - began < turn:
             samples.append(self.seconds(call, group))
         return float(np.median(samples))
+
+
+def _group(seconds: float) -> int:
+    """How many calls of so many seconds are timed at once."""
+    return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
 _BENCHES: dict[str, _Bench] = {}

@@ -24,8 +24,9 @@ LEAST, TIMES = 5.0, 20.0
 SET_UP = 600.0
 #: Seconds that the compiler may take for a kernel, if nothing else is said.
 BUILD = 30.0
-#: Rounds of each halving, in which the better half stays; and seconds of a turn, at least.
-ROUNDS, TURN = (2, 4, 6), 0.002
+#: Rounds of each halving, in which the better half stays, of new kernels and of the best of all;
+#: and seconds of a turn, at least.
+ROUNDS, AGAIN, TURN = (2, 4, 6), (6, 12, 24), 0.002
 #: Processes that a winner has to be faster in, rounds in each, and seconds of a turn.
 PROCESSES, CONFIRMING, LONG_TURN = 3, 10, 0.01
 
@@ -121,17 +122,6 @@ class Measurer(AbstractContextManager["Measurer"]):
         """Of a call with the automatic schedule."""
         return self._once
 
-    def prepare(self, source: Any) -> None:
-        """Build a kernel.
-
-        Raises
-        ------
-        ChildError : that fails.
-        """
-        failure = self._built(source)
-        if failure:
-            raise ChildError(failure)
-
     def measure(self, emitted: Iterable[Any]) -> list[Timing]:
         """Measure kernels, each only as long as it is among the better half.
 
@@ -144,6 +134,19 @@ class Measurer(AbstractContextManager["Measurer"]):
             found |= self._in_turns(sources, left, rounds)
             left = sorted(left, key=lambda n: found[n].ratio)[: -(-len(left) // 2)]
         return [found[n] for n in range(len(sources))]
+
+    def ranked(self, sources: Sequence[Any]) -> list[int]:
+        """Measure kernels that were measured before once more, for longer; their numbers, the
+        fastest first.
+
+        Of many kernels, those that seemed the fastest were also lucky.
+        """
+        order, count = [n for n, s in enumerate(sources) if not self._built(s)], len(sources)
+        for rounds in AGAIN:
+            found = self._in_turns(sources, order[:count], rounds)
+            order[:count] = [n for _, n in sorted((t.ratio, n) for n, t in found.items())]
+            count = -(-count // 2)
+        return order
 
     def _checked(self, emitted: Iterable[Any]) -> tuple[list[Any], list[str]]:
         """Kernels, and what is wrong with each, "" if nothing is."""
@@ -160,8 +163,10 @@ class Measurer(AbstractContextManager["Measurer"]):
 
         Raises
         ------
-        ChildError : it fails.
+        ChildError : it cannot be built, or fails.
         """
+        if failure := self._built(source):
+            raise ChildError(failure)
         rounds = []
         for _ in range(PROCESSES):
             self._child.stop()  # where memory lies is another matter each time

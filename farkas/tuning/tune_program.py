@@ -31,8 +31,9 @@ from runtime.tuned.record_file import RecordFile
 GENERATION = 8
 #: The part of a budget that is left to confirm the winner, and seconds for it at least.
 CONFIRM, LEAST_CONFIRM = 0.12, 4.0
-#: How many of the best are compared with the automatic schedule, until one is faster.
-FINALISTS = 3
+#: Of the schedules that were measured, one in so many is measured again, at least and at most, and
+#: how many of these are compared with the automatic schedule, until one is faster.
+AGAIN, LEAST_AGAIN, MOST_AGAIN, FINALISTS = 8, 4, 32, 3
 #: Winners of the same program at other sizes that are tried first.
 NEIGHBOURS = 6
 
@@ -141,21 +142,32 @@ class _Tuning:
         recorded = self.job.winner()
         best = None if recorded is None else self.known.get(recorded.script)
         to_beat = 1.0 if best is None else best.ratio
-        fresh = [x for script, x in self.found.items() if script not in self.settled]
-        ranked = sorted(fresh, key=lambda x: (x[1].ratio, x[0].script))
-        for candidate, trial in ranked[:FINALISTS]:
-            if not trial.ratio < to_beat:
-                break
+        for candidate, source in self.finalists(to_beat):
             self.report(f"confirm {candidate.point}")
             try:
-                source = self.job.emit(candidate.schedule)
-                self.measurer.prepare(source)
                 compared = self.measurer.compare(source)
-            except (ChildError, ScheduleError):
+            except ChildError:
                 continue
             if compared.is_faster:
                 return self.won(candidate, compared)
         return recorded or self.won(None, None)
+
+    def finalists(self, to_beat: float) -> list[tuple[Candidate, Any]]:
+        """The new schedules that were faster than `to_beat`, and their kernels; when measured
+        again, the fastest first.
+        """
+        fresh = [x for script, x in self.found.items() if script not in self.settled]
+        count = min(MOST_AGAIN, max(LEAST_AGAIN, len(fresh) // AGAIN))
+        faster = sorted(
+            (x for x in fresh if x[1].ratio < to_beat), key=lambda x: (x[1].ratio, x[0].script)
+        )
+        self.report("measure the best again")
+        best: list[tuple[Candidate, Any]] = []
+        for candidate, _ in faster[:count]:
+            with contextlib.suppress(ScheduleError):  # it was measured by another version
+                best.append((candidate, self.job.emit(candidate.schedule)))
+        order = self.measurer.ranked([source for _, source in best])
+        return [best[n] for n in order[:FINALISTS]]
 
     def won(self, candidate: Candidate | None, compared: Comparison | None) -> Winner:
         job, once = self.job, self.measurer.seconds

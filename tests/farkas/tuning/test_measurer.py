@@ -62,13 +62,23 @@ def test_bad_kernels_among_good_ones(measurer: Measurer) -> None:
 
 def test_comparing(measurer: Measurer) -> None:
     good = replace(source(), text=f"{source().text}\n/* the same */\n")
-    measurer.prepare(good)
     compared = measurer.compare(good)
     assert len(compared.rounds) == 3 and 0.3 < compared.ratio < 3
     with pytest.raises(ChildError, match="wrong result"):
-        wrong = with_statement(source(), WRONG)
-        measurer.prepare(wrong)
-        measurer.compare(wrong)
+        measurer.compare(with_statement(source(), WRONG))
+    with pytest.raises(ChildError, match="nonsense"):
+        measurer.compare(replace(source(), text="nonsense"))
+
+
+def test_ranking_what_was_measured(measurer: Measurer) -> None:
+    """Also beside one that fails by now."""
+    text = source().text
+    slow = with_statement(source(), 'for (int i = 0; i < 100000; i++) __asm__ volatile("");')
+    fast = replace(source(), text=f"{text}\n/* the same */\n")
+    wrong = with_statement(source(), WRONG)
+    assert measurer.ranked([slow, wrong, fast]) == [2, 0, 1]
+    assert measurer.ranked([replace(source(), text="nonsense"), fast]) == [1]
+    assert measurer.ranked([]) == []
 
 
 def rounds(*ratios: float) -> Comparison:
