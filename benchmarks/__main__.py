@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", nargs="+", type=int, help="default: every processor")
     commands.add_selection(found, [n for n in PEERS if n not in OURS])
     add("--processes", type=int, help="fresh processes for each computation (3; quick: 1)")
-    add("--quick", action="store_true", help="one process, short turns, no inductor")
+    add("--quick", action="store_true", help="one process, short turns, no slow compilers")
     add("--prune", type=float, default=2.0, metavar="TIMES",
         help="after the first process, leave out peers this many times slower than the best",
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Re
     def wanted(peer: Peer) -> bool:
         if args.peers:
             return peer.ours or peer.name in args.peers
-        return not (args.quick and peer.name == "inductor")
+        return not (peer.tunes or (args.quick and peer.is_slow))
 
     versions, missing = commands.taking_part(PEERS, wanted)
     busy = os.getloadavg()[0]

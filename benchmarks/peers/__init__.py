@@ -12,7 +12,12 @@ from benchmarks.peers.ours import (
     FarkasSymbolic,
     FarkasText,
 )
-from benchmarks.peers.pytorch import TorchChannelsLast, TorchEager, TorchInductor
+from benchmarks.peers.pytorch import (
+    TorchChannelsLast,
+    TorchEager,
+    TorchInductor,
+    TorchMaxAutotune,
+)
 from benchmarks.peers.torch_integers import TorchIntegers
 from benchmarks.peers.vino import OpenVino, OpenVinoFloats, OpenVinoQuantised
 from benchmarks.peers.xla import Xla
@@ -36,6 +41,7 @@ PEERS: dict[str, Peer] = {
         TorchEager(),
         TorchChannelsLast(),
         TorchInductor(),
+        TorchMaxAutotune(),
         Xla(),
         Numpy(),
     )

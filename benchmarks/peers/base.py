@@ -64,7 +64,16 @@ class Package(ABC):
 
 
 class Peer(Package):
-    """One implementation on a CPU; a subclass says how it prepares a task."""
+    """One implementation on a CPU; a subclass says how it prepares a task.
+
+    Attributes
+    ----------
+    is_slow : takes long to compile, so that ``--quick`` leaves it out
+    tunes : takes part only if asked for by its name
+    """
+
+    is_slow = False
+    tunes = False
 
     def suits(self, task: Task) -> bool:
         """Whether it takes part in a task."""

@@ -76,6 +76,8 @@ class TorchInductor(TorchEager):
     """``torch.compile`` with frozen weights."""
 
     name = "inductor"
+    is_slow = True
+    mode = "default"
 
     def load(self) -> None:
         super().load()
@@ -84,6 +86,14 @@ class TorchInductor(TorchEager):
 
     def compiled(self, torch: Any, module: Any, inputs: list[Any]) -> Any:
         torch._inductor.config.freezing = True
-        call = torch.compile(module, fullgraph=True, dynamic=False)
+        call = torch.compile(module, fullgraph=True, dynamic=False, mode=self.mode)
         call(*inputs)
         return call
+
+
+class TorchMaxAutotune(TorchInductor):
+    """``torch.compile`` that measures variants of its own products beside the library's."""
+
+    name = "max-autotune"
+    tunes = True
+    mode = "max-autotune"

@@ -135,13 +135,17 @@ class Measurer(AbstractContextManager["Measurer"]):
             left = sorted(left, key=lambda n: found[n].ratio)[: -(-len(left) // 2)]
         return [found[n] for n in range(len(sources))]
 
-    def ranked(self, sources: Sequence[Any]) -> list[int]:
+    def ranked(self, sources: Sequence[Any], seconds: float) -> list[int]:
         """Measure kernels that were measured before once more, for longer; their numbers, the
         fastest first.
 
+        seconds : for it; what does not fit remains where it was
         Of many kernels, those that seemed the fastest were also lucky.
         """
-        order, count = [n for n, s in enumerate(sources) if not self._built(s)], len(sources)
+        turns = seconds / max(TURN, 2 * self._once)
+        turns_of_each = sum(rounds / 2**n for n, rounds in enumerate(AGAIN))
+        count = max(0, int((turns - sum(AGAIN)) / turns_of_each))
+        order = [n for n, s in enumerate(sources) if not self._built(s)]
         for rounds in AGAIN:
             found = self._in_turns(sources, order[:count], rounds)
             order[:count] = [n for _, n in sorted((t.ratio, n) for n, t in found.items())]

@@ -157,16 +157,16 @@ class _Tuning:
         again, the fastest first.
         """
         fresh = [x for script, x in self.found.items() if script not in self.settled]
+        faster = [x for x in fresh if x[1].ratio < to_beat]
+        faster.sort(key=lambda x: (x[1].ratio, x[0].script))
         count = min(MOST_AGAIN, max(LEAST_AGAIN, len(fresh) // AGAIN))
-        faster = sorted(
-            (x for x in fresh if x[1].ratio < to_beat), key=lambda x: (x[1].ratio, x[0].script)
-        )
         self.report("measure the best again")
         best: list[tuple[Candidate, Any]] = []
         for candidate, _ in faster[:count]:
             with contextlib.suppress(ScheduleError):  # it was measured by another version
                 best.append((candidate, self.job.emit(candidate.schedule)))
-        order = self.measurer.ranked([source for _, source in best])
+        left = self.began + self.budget - time.monotonic()
+        order = self.measurer.ranked([source for _, source in best], left / 2)
         return [best[n] for n in order[:FINALISTS]]
 
     def won(self, candidate: Candidate | None, compared: Comparison | None) -> Winner:

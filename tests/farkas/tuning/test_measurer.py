@@ -76,9 +76,10 @@ def test_ranking_what_was_measured(measurer: Measurer) -> None:
     slow = with_statement(source(), 'for (int i = 0; i < 100000; i++) __asm__ volatile("");')
     fast = replace(source(), text=f"{text}\n/* the same */\n")
     wrong = with_statement(source(), WRONG)
-    assert measurer.ranked([slow, wrong, fast]) == [2, 0, 1]
-    assert measurer.ranked([replace(source(), text="nonsense"), fast]) == [1]
-    assert measurer.ranked([]) == []
+    assert measurer.ranked([slow, wrong, fast], 2.0) == [2, 0, 1]
+    assert measurer.ranked([slow, wrong, fast], 0.01) == [0, 1, 2], "there is no time"
+    assert measurer.ranked([replace(source(), text="nonsense"), fast], 2.0) == [1]
+    assert measurer.ranked([], 2.0) == []
 
 
 def rounds(*ratios: float) -> Comparison:
