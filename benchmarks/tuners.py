@@ -37,6 +37,10 @@ WORKER = Path(__file__).with_name("tvm_worker.py")
 ROUNDS, TURN = 3, 0.4
 
 
+class TvmError(Exception):
+    """It raised, or crashed."""
+
+
 @dataclass(frozen=True)
 class Tvm:
     """TVM, in an interpreter of its own."""
@@ -45,7 +49,12 @@ class Tvm:
     threads: int
 
     def run(self, *words: object, limit: float | None = None) -> str:
-        """What the worker prints last; "" if it was killed at the limit."""
+        """What the worker prints last; "" if it was killed at the limit.
+
+        Raises
+        ------
+        TvmError : it failed.
+        """
         environment = {**os.environ, "TVM_NUM_THREADS": str(self.threads)}
         command = [self.python, str(WORKER), *map(str, words)]
         process = subprocess.Popen(
@@ -63,7 +72,8 @@ class Tvm:
             process.communicate()
             return ""
         if process.returncode:
-            raise RuntimeError(f"TVM failed on {words}: {err[-800:]}")
+            last = err.strip().rpartition("\n")[2]
+            raise TvmError(f"TVM failed in {words[0]}, exit code {process.returncode}: {last}")
         return out.strip().rpartition("\n")[2]
 
 
@@ -73,8 +83,12 @@ def compare(w: Workload, tvm: Tvm, budget: float, folder: Path) -> float | None:
     began = time.monotonic()
     tuned = fk.tune(w.text, budget=budget, threads=tvm.threads)
     ours_took = time.monotonic() - began
-    tvm.run("tune", w.name, w.number, folder, limit=budget)
-    trials = json.loads(tvm.run("build", w.name, w.number, folder))["trials"]
+    try:
+        tvm.run("tune", w.name, w.number, folder, limit=budget)
+        trials = json.loads(tvm.run("build", w.name, w.number, folder))["trials"]
+    except TvmError as error:
+        print(f"{w!s:<8} {error}", flush=True)
+        return None
     if not trials:
         print(f"{w!s:<8} TVM measured nothing in {budget:.0f} s", flush=True)
         return None
