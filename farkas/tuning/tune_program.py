@@ -81,6 +81,11 @@ class _Tuning:
         self.found: dict[str, tuple[Candidate, Trial]] = {}
         self.history: list[Measured] = []
 
+    @property
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return self.began + self.budget - time.monotonic()
+
     def run(self, trials: int | None) -> None:
         """Generation by generation, until the time or the number of trials is reached."""
         end = self.began + self.budget - max(LEAST_CONFIRM, CONFIRM * self.budget)
@@ -162,11 +167,13 @@ class _Tuning:
         count = min(MOST_AGAIN, max(LEAST_AGAIN, len(fresh) // AGAIN))
         self.report("measure the best again")
         best: list[tuple[Candidate, Any]] = []
+        late = time.monotonic() + self.left / 2
         for candidate, _ in faster[:count]:
+            if len(best) >= FINALISTS and time.monotonic() > late:
+                break
             with contextlib.suppress(ScheduleError):  # it was measured by another version
                 best.append((candidate, self.job.emit(candidate.schedule)))
-        left = self.began + self.budget - time.monotonic()
-        order = self.measurer.ranked([source for _, source in best], left / 2)
+        order = self.measurer.ranked([source for _, source in best], self.left / 2)
         return [best[n] for n in order[:FINALISTS]]
 
     def won(self, candidate: Candidate | None, compared: Comparison | None) -> Winner:

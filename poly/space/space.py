@@ -202,7 +202,7 @@ def _groups(space: Space[Any], apart: tuple[str, ...]) -> tuple[Group[Any], ...]
 @lru_cache(maxsize=256)
 def _matching(space: Space[Any], group: Group[Any]) -> tuple[Tactic[Any, Any], ...]:
     """The tactics that match a group."""
-    return tuple(t for t in space.strategy.tactics if not isinstance(t.match(group), NoMatch))
+    return tuple(t for t in space.strategy.tactics if not isinstance(t.asked_for(group), NoMatch))
 
 
 def _one_value(

@@ -123,7 +123,7 @@ def plan_with(
     tactic: Tactic[M, Any], group: Group[M], values: Sequence[tuple[str, Value]]
 ) -> Any | NoMatch:
     """The plan of a tactic with other values of some parameters, in the order of these."""
-    plan, chosen = tactic.match(group), dict(values)
+    plan, chosen = tactic.asked_for(group), dict(values)
     for parameter in tactic.parameters:
         if isinstance(plan, NoMatch):
             break

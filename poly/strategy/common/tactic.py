@@ -105,6 +105,10 @@ class Tactic(ABC, Generic[M, P]):
     def match(self, group: Group[M]) -> P | NoMatch:
         """Plan what to do with a group, before any step is made."""
 
+    def asked_for(self, group: Group[M]) -> P | NoMatch:
+        """The plan where a point asks for this tactic: also if another one seems cheaper."""
+        return self.match(group)
+
     @abstractmethod
     def apply(self, group: Group[M], plan: P) -> Schedule:
         """The schedule with the steps of a plan.

@@ -15,14 +15,21 @@ from poly.strategy.common.tactic import Group
 from poly.strategy.cpu.register_tile import USUAL, Contraction, find_contraction, reuse_of
 from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
 
+#: A kind of tile; None is any.
+Kind = type[Contraction] | type[Stencil] | None
+
 
 @lru_cache(maxsize=64)
-def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
-    """The core of a group: its first update that has a tile."""
+def core_of(group: Group[Machine], kind: Kind = None) -> Contraction | Stencil | None:
+    """The core of a group: its first update that has a tile.
+
+    kind : that of the tile, even if another one is cheaper
+    """
     schedule = group.schedule
     for name in group.names:
         s: ScopStatement = schedule.scop.statement(name)
-        found = find_tile(schedule.scop, s, group.machine, (), loops_outside(schedule, name))
+        outside = loops_outside(schedule, name)
+        found = find_tile(schedule.scop, s, group.machine, (), outside, kind)
         # isl's order may omit a loop that has one iteration.
         if isinstance(found, Contraction) and not {*found.free} <= {*schedule.loops(name)}:
             continue
@@ -45,14 +52,19 @@ def find_tile(
     machine: Machine,
     rearranged: Collection[str] = (),
     outside: Collection[str] = (),
+    kind: Kind = None,
 ) -> Contraction | Stencil | None:
     """Choose a statement's tile: as a contraction or as a stencil, whichever is cheaper.
 
     rearranged : tensors that are available in any layout
     outside : loops around the steps of a block
+    kind : of the tile, even if another one is cheaper
     """
-    contraction = find_contraction(scop, s, machine, rearranged, outside)
-    stencil = None if outside else find_stencil(scop, s, machine)
+    contraction = stencil = None
+    if kind is not Stencil:
+        contraction = find_contraction(scop, s, machine, rearranged, outside)
+    if kind is not Contraction and not outside:
+        stencil = find_stencil(scop, s, machine)
     if contraction is None or stencil is None:
         return contraction or stencil
     cost = cost_of(scop, s, contraction, rearranged)

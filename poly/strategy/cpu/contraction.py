@@ -42,6 +42,7 @@ from poly.strategy.cpu.packing import (
     unrolled_reductions,
 )
 from poly.strategy.cpu.register_tile import Contraction
+from poly.strategy.cpu.stencil_tile import Stencil
 from poly.tree.kinds import Scope
 
 #: Blocking a reduction doubles the cases of a tile (first block or not, last or not) and so the
@@ -65,8 +66,15 @@ class RegisterTile(Tactic[Machine, ContractionPlan]):
         return found if isinstance(found, Contraction) else None
 
     def match(self, group: Group[Machine]) -> ContractionPlan | NoMatch:
-        core = self.core(group)
-        if core is None:
+        return self._plan(group, core_of(group))
+
+    def asked_for(self, group: Group[Machine]) -> ContractionPlan | NoMatch:
+        return self._plan(group, core_of(group, Contraction))
+
+    def _plan(
+        self, group: Group[Machine], core: Contraction | Stencil | None
+    ) -> ContractionPlan | NoMatch:
+        if not isinstance(core, Contraction):
             return NoMatch("no update with a loop along which an operand is reused")
         return plan_around(group, core)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
 
 from poly.machine.cpu import Machine
@@ -18,7 +19,8 @@ from poly.strategy.common.queries import (
 )
 from poly.strategy.common.tactic import Group, NoMatch, Parameter, Tactic, field_parameter
 from poly.strategy.cpu.choose_tile import core_of
-from poly.strategy.cpu.stencil_tile import MOST_ROWS, UNROLLED, Stencil
+from poly.strategy.cpu.register_tile import Contraction
+from poly.strategy.cpu.stencil_tile import MOST_ROWS, UNROLLED, Stencil, is_tap
 from poly.tree.kinds import Scope
 
 
@@ -34,13 +36,16 @@ def _rows(group: Group[Machine], plan: Stencil) -> Iterable[int]:
 
 
 def _unrolled(group: Group[Machine], plan: Stencil) -> Iterable[int]:
-    return range(len(plan.taps) + 1)
+    extents = static_extents(group.schedule.scop.statement(plan.statement))
+    loops = reversed((*plan.rest, *plan.taps))
+    return range(1 + sum(1 for _ in takewhile(lambda x: is_tap(extents[x]), loops)))
 
 
 def _with_taps(plan: Stencil, count: int) -> Stencil:
-    """The plan in which only the last taps are unrolled."""
-    first = len(plan.taps) - count
-    return replace(plan, taps=plan.taps[first:], rest=(*plan.rest, *plan.taps[:first]))
+    """The plan in which so many of the last reductions are unrolled."""
+    loops = (*plan.rest, *plan.taps)
+    first = len(loops) - count
+    return replace(plan, taps=loops[first:], rest=loops[:first])
 
 
 class StencilRows(Tactic[Machine, Stencil]):
@@ -62,8 +67,13 @@ class StencilRows(Tactic[Machine, Stencil]):
         return found if isinstance(found, Stencil) else None
 
     def match(self, group: Group[Machine]) -> Stencil | NoMatch:
-        core = self.core(group)
-        if core is None:
+        return self._plan(group, core_of(group))
+
+    def asked_for(self, group: Group[Machine]) -> Stencil | NoMatch:
+        return self._plan(group, core_of(group, Stencil))
+
+    def _plan(self, group: Group[Machine], core: Contraction | Stencil | None) -> Stencil | NoMatch:
+        if not isinstance(core, Stencil):
             return NoMatch("no update with filter taps along rows, or a contraction is cheaper")
         s = core.statement
         if not set(core.free) <= set(group.schedule.loops(s)):

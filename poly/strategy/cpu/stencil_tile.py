@@ -4,7 +4,8 @@ Where each channel has its own weights, only the filter taps reuse the image.  L
 channels would need a transpose of the image in memory first, and of the result after; lanes along
 its rows need neither.  Vectors begin at multiples of the lanes, and a filter tap that is on the
 padding, or beyond the end of a row, masks some lanes.  With the filter taps unrolled and several
-rows per tile, a loaded vector serves all rows that use it.
+rows per tile, a loaded vector serves all rows that use it.  Without padding, this takes only the
+taps of a column unrolled, and those along the rows are a loop.
 
 Where the extents are unknown, the remainder of an image is unrolled once for each number of
 rows, see `codegen.loops.loop_versioning`, and the masks at a vector's ends are computed.
@@ -46,8 +47,8 @@ FEW_ROWS = 4
 MOST_ROWS, LOADED = 14, 10
 #: The most rows of a tile if their number is unknown: images often have a multiple of 7.
 OPEN_ROWS = 7
-#: The cost of a multiply-add with its load: of adjacent elements, and of every other element.
-LOAD, LOAD_EVEN = 1.7, 3.3
+#: The cost of a load beside its multiply-add: of adjacent elements, and of every other element.
+LOAD, LOAD_EVEN = 0.7, 2.3
 #: Cycles to transpose and move one vector.
 TURN = 8
 
@@ -58,8 +59,8 @@ class Stencil:
 
     v, w : the loop along a row, and the loop over the rows of a tile ("" if there is none)
     lanes, rows : the tile; some of the last lanes of a row are masked
-    taps : the filter taps: reductions to unroll, those along the row first
-    rest : the other reductions
+    taps : the reductions to unroll: filter taps, those along the row first
+    rest : the other reductions, which remain loops around them
     cost : approximate processor cycles per element of the result
     known : whether the extents of `v` and `w` are known
     """
@@ -93,7 +94,7 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
         return None
     strides = [stride_of(r, v) for r in reads]
     moving = [r for r in reads if v in loops_of_read(r)]
-    taps = tuple(r for r in reductions if extents[r] <= UNROLLED_TAPS)
+    taps = tuple(r for r in reductions if is_tap(extents[r]))
     along = [t for t in taps if any(_meet(r, v, t) for r in moving)]
     if not along or any(x is None or x not in (0, 1, 2) for x in strides):
         return None
@@ -110,29 +111,43 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     # Windows with one operand, as of pooling, are bound by memory, see
     # `poly.strategy.cpu.memory_bound`; except rows so short that most of their elements have filter
     # taps on the padding.
-    if len(reads) < 2 and (vectors > 2 or all(is_rectangular(s, v, (t,)) for t in along)):
+    padded = not all(is_rectangular(s, v, (t,)) for t in along)
+    if len(reads) < 2 and (vectors > 2 or not padded):
         return None
     w = _rows_loop(s, v, extents, moving)
     across = [t for t in taps if t not in along and w and any(_meet(r, w, t) for r in moving)]
     most = min(MOST_ROWS, machine.registers - LOADED)
-    count = prod(extents[t] for t in (*along, *across))
-    rows = _rows(extents[w], most, count, vectors) if w else 1
+    columns_only = bool(across) and not padded
+    unrolled = tuple(across if columns_only else (*along, *across))
+    count = prod(extents[t] for t in unrolled)
+    rows = _rows(extents[w], most, count, 1 if columns_only else vectors) if w else 1
     if w in unknown:
         # The remainder of an image has fewer rows, and a case for each number of them.
         most = min(most, OPEN_ROWS)
         fit = [k for k in range(1, most + 1) if (count + 2) * k * (k + 1) // 2 <= CASES_LIMIT]
         rows = max(fit, default=1)
-    load = LOAD_EVEN if 2 in strides else LOAD
-    if rows < IN_FLIGHT:
-        load *= 1.1
-    # Half as many lanes, and processors issue two vectors at a time.
-    load *= lanes * dtype.bytes / machine.vector_bytes
-    cost = load * prod(extents[r] for r in reductions) * vectors / extents[v]
+    loads = (rows + count - 1) / (rows * count) if columns_only else 1.0
+    term = _term(2 in strides, rows, loads) * lanes * dtype.bytes / machine.vector_bytes
+    cost = term * prod(extents[r] for r in reductions) * vectors / extents[v]
     if stride_of(result_of(scop, s), v) not in (1, 2):
         cost += TURN / lanes
-    rest = tuple(r for r in reductions if r not in along and r not in across)
+    rest = tuple(r for r in reductions if r not in unrolled)
     known = v not in unknown and w not in unknown
-    return Stencil(s.name, v, w, lanes, rows, free, (*along, *across), rest, vectors, cost, known)
+    return Stencil(s.name, v, w, lanes, rows, free, unrolled, rest, vectors, cost, known)
+
+
+def is_tap(extent: int | None) -> bool:
+    """Whether a reduction of so many terms may be that of a filter's taps."""
+    return extent is not None and extent <= UNROLLED_TAPS
+
+
+def _term(even: bool, rows: int, loads: float) -> float:
+    """The cost of a multiply-add of the largest vectors; half as large ones issue two at a time.
+
+    even : whether loads take every other element; loads : for each multiply-add
+    """
+    cost = 1 + (LOAD_EVEN if even else LOAD) * loads
+    return cost * 1.1 if rows < IN_FLIGHT else cost
 
 
 def _rows(extent: int, most: int, count: int, vectors: int) -> int:
