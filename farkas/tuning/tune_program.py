@@ -88,9 +88,9 @@ class _Tuning:
 
     def run(self, trials: int | None) -> None:
         """Generation by generation, until the time or the number of trials is reached."""
-        end = self.began + self.budget - max(LEAST_CONFIRM, CONFIRM * self.budget)
+        confirm = max(LEAST_CONFIRM, CONFIRM * self.budget)
         took = 0.0
-        while time.monotonic() + took < end and (trials is None or len(self.found) < trials):
+        while self.left > took + confirm and (trials is None or len(self.found) < trials):
             start = time.monotonic()
             count = GENERATION if trials is None else min(GENERATION, trials - len(self.found))
             asked = self.search.ask(count)

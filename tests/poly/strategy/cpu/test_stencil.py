@@ -10,10 +10,10 @@ import pytest
 import farkas as fk
 from codegen.pipeline import CPU
 from poly.ir.expr import Const
-from poly.machine.cpu import Machine
 from poly.space.space import Space
 from poly.strategy.common.point import Pick, Point
 from runtime.reference.evaluate import run
+from tests.poly.strategy.cpu.test_tile_order import MACHINE, stencil, steps
 
 DEPTHWISE = """def f({t} X[{c},{h},{w}], {t} W[{c},{k},{k}], {t} B[{c}])
         -> ({t} Z[{c},{oh},{ow}]) {{
@@ -91,39 +91,26 @@ def test_padding_is_left_out_and_not_taken_for_zeros() -> None:
     assert not np.isnan(result).any()
 
 
-WEIGHTS = (
-    "def f(float32 X[{h},{w}], float32 W[{u},{v}]) -> (Y) {{ Y[i,j] +=! X[i+u,j+v] * W[u,v] "
-    "where i in 0:{h}-{u}+1, j in 0:{w}-{v}+1, u in 0:{u}, v in 0:{v} }}"
-)
-
-
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ())
-
-
-def steps(text: str) -> list[str]:
-    return str(CPU.automatic(CPU.prepare(fk.parse(text), MACHINE), MACHINE).schedule).splitlines()
-
-
 @pytest.mark.parametrize("taps", [(5, 5), (11, 11), (3, 9), (9, 2)])
 def test_without_padding_only_the_taps_of_a_column_are_unrolled(taps: tuple[int, int]) -> None:
     """Many rows of a tile read the same vectors then."""
     u, v = taps
-    text = WEIGHTS.format(h=60 + u - 1, w=100 + v - 1, u=u, v=v)
-    script = steps(text)
+    text = stencil(60, 100, u, v)
+    script = steps(text).splitlines()
     assert {"split S0: i by 12 as i_o, i_i", "unroll S0: u"} <= {*script}
     assert "unroll S0: v" not in script
     check(text)
 
 
 def test_one_row_of_taps_reuses_no_vectors() -> None:
-    text = WEIGHTS.format(h=60, w=108, u=1, v=9)
-    assert "split S0: j by 32 as j_o, j_i" in steps(text)
+    text = stencil(60, 100, 1, 9)
+    assert "split S0: j by 32 as j_o, j_i" in steps(text).splitlines()
     check(text)
 
 
 @pytest.mark.parametrize(("tactic", "lanes"), [("contraction", 32), ("stencil", 16)])
 def test_a_point_may_ask_for_the_tile_that_seems_worse(tactic: str, lanes: int) -> None:
-    start = fk.Schedule.of(fk.parse(WEIGHTS.format(h=64, w=104, u=5, v=5)))
+    start = fk.Schedule.of(fk.parse(stencil(60, 100, 5, 5)))
     space = Space(start, MACHINE, CPU.strategy)
     point = Point(picks=((tuple(start.statements), Pick(tactic)),))
     assert f"split S0: j by {lanes} as j_o, j_i" in str(space.schedule(point)).splitlines()
