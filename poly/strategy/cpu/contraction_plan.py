@@ -94,6 +94,8 @@ def _tile(
     group: Group[Machine], plan: ContractionPlan, vectors: int, rows: int
 ) -> ContractionPlan | NoMatch:
     """The plan with another register tile, and the blocks that suit it."""
+    if rows > 1 and not plan.core.w:
+        return NoMatch(f"{plan.core.statement} has no rows")
     if vectors * rows > group.machine.registers - OPERANDS:
         return NoMatch(f"{vectors} x {rows} vectors do not fit the registers")
     return plan_around(group, replace(plan.core, vectors=vectors, rows=rows))
@@ -146,8 +148,10 @@ def _blocks_of_rows(group: Group[Machine], plan: ContractionPlan) -> Iterable[in
     return [0, *(n for n in sizes if extent is None or n < extent)]
 
 
-def _in_rows(group: Group[Machine], plan: ContractionPlan, rows: int) -> ContractionPlan:
+def _in_rows(group: Group[Machine], plan: ContractionPlan, rows: int) -> ContractionPlan | NoMatch:
     core, old = plan.core, plan.blocks
+    if rows and not core.w:
+        return NoMatch(f"{core.statement} has no rows")
     others = tuple(x for x in core.free if x not in (core.v, core.w, *old.before))
     if old.rows is not None and old.rows[0] == core.w and rows:
         return replace(plan, blocks=replace(old, rows=(core.w, rows)))

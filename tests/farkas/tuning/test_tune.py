@@ -172,6 +172,15 @@ def test_values_that_no_plan_has_make_no_schedule(name: str, value: Any) -> None
         space.schedule(Point(picks=((("S0_init", "S0"), pick),)))
 
 
+@pytest.mark.parametrize(("name", "value"), [("rows", 4), ("rows in a block", 32)])
+def test_what_won_with_rows_makes_no_schedule_without(name: str, value: int) -> None:
+    program = fk.parse(TEXT, dtypes="float32", sizes={**SIZES, "I": 1})
+    space = Space(fk.Schedule.of(program), host_machine(), CPU.strategy)
+    pick = Pick("contraction", ((name, value),))
+    with pytest.raises(fk.ScheduleError, match="S0 has no rows"):
+        space.schedule(Point(picks=((("S0_init", "S0"), pick),)))
+
+
 def test_a_point_that_was_edited_is_left_out(won: str) -> None:
     given(changed(won, point={"apart": 7}))
     assert fk.tune(TEXT, dtypes="float32", sizes={**SIZES, "J": 499}, trials=1).gain >= 1.0
