@@ -182,14 +182,22 @@ def _of_model(suite: str, name: str, model: Callable[[], bytes]) -> Item:
         after = made.after if made.kept else made.before
         return made.before, after, 0.0, [k.found for k in made.kernels]
 
+    @cache
+    def arrays() -> tuple[dict[str, Any], dict[str, Any]]:
+        """Inputs and results, for both networks."""
+        with _records(os.devnull):
+            network = fk.compile_onnx(model())
+        rng = np.random.default_rng(0)
+        given = {
+            p.name: rng.standard_normal(p.at({})).astype(p.dtype.numpy) for p in network.inputs
+        }
+        return given, network.run(given)
+
     def compiled(automatic: bool) -> Callable[[], object]:
         with _records(os.devnull if automatic else None):
             network = fk.compile_onnx(model())
-        rng = np.random.default_rng(0)
-        given: dict[str, Any] = {
-            p.name: rng.standard_normal(p.at({})).astype(p.dtype.numpy) for p in network.inputs
-        }
-        return lambda: network.run(given)
+        given, out = arrays()
+        return lambda: network.run(given, out=out)
 
     return Item(suite, name, tune, compiled)
 
