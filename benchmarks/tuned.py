@@ -159,17 +159,20 @@ def _of_text(suite: str, name: str, text: str, sizes: dict[str, int]) -> Item:
         return made.winner.automatic, made.winner.seconds, made.winner.spread, [made.found]
 
     @cache
+    def untuned() -> fk.Kernel:
+        return fk.compile(text, dtypes=dtypes, sizes=sizes, schedule="auto")
+
+    @cache
     def arrays() -> tuple[list[Any], Any]:
         """Inputs and a result, for both kernels: where they lie may make a tenth."""
-        kernel = fk.compile(text, dtypes=dtypes, sizes=sizes, schedule="auto")
+        kernel = untuned()
         rng = np.random.default_rng(0)
         shapes = [tuple(int(str(e)) for e in t.shape) for t in kernel.program.inputs]
         given = [rng.standard_normal(s).astype(np.float32) for s in shapes]
         return given, kernel(*given)
 
     def compiled(automatic: bool) -> Callable[[], object]:
-        schedule = "auto" if automatic else None
-        kernel = fk.compile(text, dtypes=dtypes, sizes=sizes, schedule=schedule)
+        kernel = untuned() if automatic else fk.compile(text, dtypes=dtypes, sizes=sizes)
         given, out = arrays()
         return lambda: kernel(*given, out=out)
 
@@ -183,10 +186,14 @@ def _of_model(suite: str, name: str, model: Callable[[], bytes]) -> Item:
         return made.before, after, 0.0, [k.found for k in made.kernels]
 
     @cache
+    def untuned() -> fk.Network:
+        with _records(os.devnull):
+            return fk.compile_onnx(model())
+
+    @cache
     def arrays() -> tuple[dict[str, Any], dict[str, Any]]:
         """Inputs and results, for both networks."""
-        with _records(os.devnull):
-            network = fk.compile_onnx(model())
+        network = untuned()
         rng = np.random.default_rng(0)
         given = {
             p.name: rng.standard_normal(p.at({})).astype(p.dtype.numpy) for p in network.inputs
@@ -194,8 +201,7 @@ def _of_model(suite: str, name: str, model: Callable[[], bytes]) -> Item:
         return given, network.run(given)
 
     def compiled(automatic: bool) -> Callable[[], object]:
-        with _records(os.devnull if automatic else None):
-            network = fk.compile_onnx(model())
+        network = untuned() if automatic else fk.compile_onnx(model())
         given, out = arrays()
         return lambda: network.run(given, out=out)
 
@@ -203,11 +209,10 @@ def _of_model(suite: str, name: str, model: Callable[[], bytes]) -> Item:
 
 
 @contextmanager
-def _records(folder: str | None) -> Iterator[None]:
-    """Another folder of records for a while; None: the same."""
+def _records(folder: str) -> Iterator[None]:
+    """Another folder of records for a while."""
     before = os.environ.get(ENVIRONMENT)
-    if folder is not None:
-        os.environ[ENVIRONMENT] = folder
+    os.environ[ENVIRONMENT] = folder
     try:
         yield
     finally:

@@ -161,24 +161,26 @@ def test_a_record_of_another_program_is_not_used(won: str) -> None:
     assert str(compiled().schedule) == str(compiled(schedule="auto").schedule)
 
 
+def scheduled_with(name: str, value: Any, sizes: dict[str, int]) -> None:
+    """Ask for a contraction with one parameter."""
+    program = fk.parse(TEXT, dtypes="float32", sizes=sizes)
+    space = Space(fk.Schedule.of(program), host_machine(), CPU.strategy)
+    pick = Pick("contraction", ((name, value),))
+    space.schedule(Point(picks=((("S0_init", "S0"), pick),)))
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("lanes along", "zz"), ("vectors", 0), ("rows", -1), ("rows", "many")]
 )
 def test_values_that_no_plan_has_make_no_schedule(name: str, value: Any) -> None:
-    program = fk.parse(TEXT, dtypes="float32", sizes=SIZES)
-    space = Space(fk.Schedule.of(program), host_machine(), CPU.strategy)
-    pick = Pick("contraction", ((name, value),))
     with pytest.raises(fk.ScheduleError, match=f"{name} cannot be {value!r}"):
-        space.schedule(Point(picks=((("S0_init", "S0"), pick),)))
+        scheduled_with(name, value, SIZES)
 
 
 @pytest.mark.parametrize(("name", "value"), [("rows", 4), ("rows in a block", 32)])
 def test_what_won_with_rows_makes_no_schedule_without(name: str, value: int) -> None:
-    program = fk.parse(TEXT, dtypes="float32", sizes={**SIZES, "I": 1})
-    space = Space(fk.Schedule.of(program), host_machine(), CPU.strategy)
-    pick = Pick("contraction", ((name, value),))
     with pytest.raises(fk.ScheduleError, match="S0 has no rows"):
-        space.schedule(Point(picks=((("S0_init", "S0"), pick),)))
+        scheduled_with(name, value, {**SIZES, "I": 1})
 
 
 def test_a_point_that_was_edited_is_left_out(won: str) -> None:
