@@ -102,17 +102,24 @@ EINSUMS = {
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """A call without arguments, and the C text behind it, by file."""
+
+    call: Callable[[], object]
+    source: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Item:
     """A computation: how it is tuned, and how it is compiled with a schedule of two kinds.
 
-    tune : for so many seconds; compiled : with the automatic (True) or the recorded schedules, as
-    a call without arguments
+    tune : for so many seconds; compiled : with the automatic (True) or the recorded schedules
     """
 
     suite: str
     name: str
     tune: Callable[[float], tuple[float, float, float, list[Tuned]]]
-    compiled: Callable[[bool], Callable[[], object]]
+    compiled: Callable[[bool], Compiled]
 
 
 def items() -> Iterator[Item]:
@@ -171,10 +178,10 @@ def _of_text(suite: str, name: str, text: str, sizes: dict[str, int]) -> Item:
         given = [rng.standard_normal(s).astype(np.float32) for s in shapes]
         return given, kernel(*given)
 
-    def compiled(automatic: bool) -> Callable[[], object]:
+    def compiled(automatic: bool) -> Compiled:
         kernel = untuned() if automatic else fk.compile(text, dtypes=dtypes, sizes=sizes)
         given, out = arrays()
-        return lambda: kernel(*given, out=out)
+        return Compiled(lambda: kernel(*given, out=out), {"": kernel.source})
 
     return Item(suite, name, tune, compiled)
 
@@ -200,10 +207,10 @@ def _of_model(suite: str, name: str, model: Callable[[], bytes]) -> Item:
         }
         return given, network.run(given)
 
-    def compiled(automatic: bool) -> Callable[[], object]:
+    def compiled(automatic: bool) -> Compiled:
         network = untuned() if automatic else fk.compile_onnx(model())
         given, out = arrays()
-        return lambda: network.run(given, out=out)
+        return Compiled(lambda: network.run(given, out=out), network.source)
 
     return Item(suite, name, tune, compiled)
 
@@ -242,23 +249,34 @@ def tune_all(chosen: Sequence[Item], budget: float) -> None:
 
 
 def measure_all(chosen: Sequence[Item]) -> int:
-    """Measure automatic and recorded schedules anew; returns how many are slower."""
-    slower = 0
+    """Measure automatic and recorded schedules anew; returns how many are slower.
+
+    Where nothing better was found, both are the same code: what differs there is noise.
+    """
+    slower, noise = 0, []
     for item in chosen:
-        calls = {"automatic": item.compiled(True), "tuned": item.compiled(False)}
+        made = {"automatic": item.compiled(True), "tuned": item.compiled(False)}
+        is_same = made["automatic"].source == made["tuned"].source
+        calls = {name: c.call for name, c in made.items()}
         ratios = []
         for turn in range(3):
             times = take_turns(calls, Settings(settle=0.02, rounds=4, turn=0.05), first=turn)
             ratios.append(times["tuned"] / times["automatic"])
         ratio = sorted(ratios)[1]
-        is_slower = min(ratios) > 1.02
+        is_slower = min(ratios) > 1.02 and not is_same
         slower += is_slower
+        if is_same:
+            noise.append(ratio)
         print(
             f"{item.suite:<10} {item.name:<28} {ratio:6.3f} of the automatic schedule's time "
-            f"({min(ratios):.3f} to {max(ratios):.3f}){'  slower' if is_slower else ''}",
+            f"({min(ratios):.3f} to {max(ratios):.3f})"
+            f"{'  slower' if is_slower else '  the same code' if is_same else ''}",
             flush=True,
         )
-    print(f"{slower} of {len(chosen)} slower by more than 2 % in each of three measurements")
+    other = len(chosen) - len(noise)
+    print(f"{slower} of {other} slower by more than 2 % in each of three measurements")
+    if noise:
+        print(f"{len(noise)} are the same code: {min(noise):.3f} to {max(noise):.3f}")
     return slower
 
 
@@ -266,11 +284,11 @@ def compare_budgets(chosen: Sequence[Item], budget: float, early: float, records
     """Tune each for two budgets, on records of their own, and measure what both have found."""
     ratios = []
     for item in chosen:
-        calls, points = {"auto": item.compiled(True)}, 0
+        calls, points = {"auto": item.compiled(True).call}, 0
         for name, spent in (("early", early), ("late", budget)):
             with _records(str(records / name)):
                 points = sum(len(t.history) for t in item.tune(spent)[-1])
-                calls[name] = item.compiled(False)
+                calls[name] = item.compiled(False).call
         times = take_turns(calls, Settings(settle=0.02, rounds=12, turn=0.05))
         ratios.append(times["late"] / times["early"])
         print(

@@ -60,6 +60,13 @@ def test_bad_kernels_among_good_ones(measurer: Measurer) -> None:
     assert not fine.failure and 0.3 < fine.ratio < 3
 
 
+def test_results_begin_with_a_cache_line(measurer: Measurer) -> None:
+    """As those of callers do; only the first call, which is checked, makes an array of its own."""
+    trap = "static int calls; if (calls++ && (unsigned long)tensors[1] % 64) __builtin_trap();"
+    (found,) = measurer.measure([with_statement(source(), trap)])
+    assert not found.failure
+
+
 def test_comparing(measurer: Measurer) -> None:
     good = replace(source(), text=f"{source().text}\n/* the same */\n")
     compared = measurer.compare(good)
