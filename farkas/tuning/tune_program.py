@@ -16,7 +16,7 @@ from farkas.tuning.child import ChildError
 from farkas.tuning.job import Job, Progress, Tell
 from farkas.tuning.learned import Ranking, Row, features
 from farkas.tuning.measure_main import Setup
-from farkas.tuning.measurer import BUILD, Checker, Comparison, Measurer, Timing
+from farkas.tuning.measurer import BUILD, FASTER, Checker, Comparison, Measurer, Timing
 from farkas.tuning.prior import prior
 from farkas.tuning.remote import RemoteMeasurer
 from farkas.tuning.search import Candidate, Search
@@ -153,7 +153,7 @@ class _Tuning:
                 compared = self.measurer.compare(source)
             except ChildError:
                 continue
-            if compared.is_faster:
+            if compared.is_faster(FASTER):
                 return self.won(candidate, compared)
         return recorded or self.won(None, None)
 

@@ -95,11 +95,13 @@ def rounds(*ratios: float) -> Comparison:
 
 
 def test_what_counts_as_faster() -> None:
-    assert rounds(0.9, 0.9, 0.9, 0.95).is_faster
-    assert not rounds(0.99, 0.99, 0.99, 0.99).is_faster, "by too little"
-    assert not rounds(0.9, 1.1, 0.9, 1.1).is_faster, "by chance"
-    assert not Comparison((((1.0, 0.5),) * 9, ((1.0, 0.5),) * 9, ((1.0, 1.1),) * 9)).is_faster
-    assert not Comparison((((1.0, 0.5),) * 2,)).is_faster, "too few rounds to say so"
+    assert rounds(0.9, 0.9, 0.9, 0.95).is_faster(0.95)
+    assert not rounds(0.96, 0.96, 0.96, 0.96).is_faster(0.95), "by too little"
+    assert rounds(0.96, 0.96, 0.96, 0.96).is_faster(0.98)
+    assert not rounds(0.9, 1.1, 0.9, 1.1).is_faster(0.95), "by chance"
+    in_two = Comparison((((1.0, 0.5),) * 9, ((1.0, 0.5),) * 9, ((1.0, 1.1),) * 9))
+    assert not in_two.is_faster(0.95), "not in each process"
+    assert not Comparison((((1.0, 0.5),) * 2,)).is_faster(0.95), "too few rounds to say so"
     assert rounds(0.5).chance == 1 / 8
 
 
