@@ -72,12 +72,12 @@ class Comparison:
         count, faster = len(self._pairs), sum(b < a for a, b in self._pairs)
         return float(sum(math.comb(count, k) for k in range(faster, count + 1)) / 2**count)
 
-    def is_faster(self, than: float) -> bool:
-        """Whether the other is faster in every process, not by chance, and takes less `than` this
+    def is_faster(self, part: float) -> bool:
+        """Whether the other is faster in every process, not by chance, and takes less than this
         part of the time.
         """
         medians = [statistics.median(b / a for a, b in process) for process in self.rounds]
-        return all(m < 1 for m in medians) and self.ratio < than and self.chance < CHANCE
+        return all(m < 1 for m in medians) and self.ratio < part and self.chance < CHANCE
 
     def seconds(self, which: int) -> float:
         """The median seconds of the automatic schedule (0) or the other (1)."""
