@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from farkas.targets.base import Runner
-from runtime.common.arguments import ALIGNMENT, aligned, undetermined
+from runtime.common.arguments import ALIGNMENT, aligned_copy, undetermined
 from runtime.reference.verify import compare, random_inputs
 from runtime.tuned.record import WRONG
 
@@ -80,9 +80,12 @@ class _Bench:
         self._given: dict[str, Any] = setup.runner.sent(inputs)
         self._given |= {n: setup.sizes[n] for n in undetermined(program) if n in setup.sizes}
         self.kernel = setup.runner.load(setup.source)
-        found = self._results(self.kernel)
-        self._expected = self._on_host(found)
-        out = tuple(self._places(found).values())
+        found = self._on_host(self._results(self.kernel))
+        self._expected = {n: a.copy() for n, a in found.items()}
+        # They begin where a cache line does, as a kernel's own results and what networks pass on:
+        # where whole lines are stored, that may take twice as long as beside it.
+        places = {n: aligned_copy(a, ALIGNMENT) for n, a in found.items()}
+        out = tuple(setup.runner.sent(places).values())
         self._out = out if len(out) > 1 else out[0]
         self.call = self._call(self.kernel)
         self.once = self.roughly(self.call)
@@ -96,18 +99,6 @@ class _Bench:
 
     def _on_host(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return self.setup.runner.on_host(arrays)
-
-    def _places(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Arrays of the same kind, on the device if those are.
-
-        They begin where a cache line does, as results and what networks pass on: where whole
-        lines are stored, that may take twice as long as beside it.
-        """
-        host = self._on_host(arrays)
-        places = {n: aligned(a.shape, a.dtype, ALIGNMENT) for n, a in host.items()}
-        for name, place in places.items():
-            place[...] = host[name]
-        return self.setup.runner.sent(places)
 
     def _call(self, kernel: Any) -> Call:
         # All write to the same arrays, so that where these lie makes no difference.
