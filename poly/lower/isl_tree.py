@@ -277,8 +277,7 @@ def _node(
     if isinstance(node, Promote):
         return _promote(node, scop, outer, statements, out)
     assert isinstance(node, Band)
-    # isl separates full tiles a band at a time, so a band ends after an isolated member.
-    cut = next((n + 1 for n, m in enumerate(node.members) if m.isolate), len(node.members))
+    cut = _end_of_band(node.members)
     here, below = node.members[:cut], band(node.members[cut:], node.child)
     number, before = len(out.bands), set(out.copies)
     out.bands.append(IslBand(len(outer), here))
@@ -300,6 +299,19 @@ def _node(
     text = f'{{ schedule: "{functions}"{options}'
     text += f", child: {child} }}" if child else " }"
     return f'{{ mark: "band:{number}", child: {text} }}'
+
+
+def _end_of_band(members: tuple[Member, ...]) -> int:
+    """How many members are one band for isl, which separates full tiles a band at a time.
+
+    It ends after an isolated member, and before it after those that threads share: these have full
+    and partial tiles in one loop, not one after the other.
+    """
+    end = next((n + 1 for n, m in enumerate(members) if m.isolate), len(members))
+    if not members[end - 1].isolate:
+        return end
+    shared = [n + 1 for n, m in enumerate(members[: end - 1]) if m.mark == Mark.PARALLEL]
+    return shared[-1] if shared else end
 
 
 def _since(before: set[str], out: IslTree) -> list[Copy | Fence]:

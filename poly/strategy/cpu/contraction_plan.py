@@ -10,7 +10,7 @@ from poly.machine.cpu import Machine
 from poly.strategy.common.tactic import Group, NoMatch, Parameter, field_parameter, yes_or_no
 from poly.strategy.cpu.cache_blocks import Blocks, cut_loops, find_blocks
 from poly.strategy.cpu.choose_tile import loops_outside
-from poly.strategy.cpu.packing import is_own, reduction_order
+from poly.strategy.cpu.packing import is_own, pays_in_place, reduction_order
 from poly.strategy.cpu.register_tile import Contraction, Update, find_update
 from poly.strategy.cpu.tile_order import is_stored_slowly, reads_rows
 
@@ -56,9 +56,8 @@ def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | N
     if unknown & set(core.shaped):
         return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
     slowly = is_stored_slowly(scop, core, group.machine)
-    packs = not slowly and not any(
-        is_own(r, core) for r in scop.statement(core.statement).source.reads
-    )
+    own = any(is_own(r, core) for r in scop.statement(core.statement).source.reads)
+    packs = not slowly and not own and not pays_in_place(scop, core)
     return ContractionPlan(core, blocks, packs, rows_outside=slowly or reads_rows(scop, core))
 
 
