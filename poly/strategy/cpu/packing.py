@@ -27,7 +27,7 @@ from poly.tree.kinds import Scope
 #: Rows a multiple of this many bytes apart map to the same set of the first cache, which has room
 #: for a line of each as long as they take no more than this part of it.
 ALIASING, ALIASING_PART = 4096, 2 / 3
-#: Uses of each element up to which a copy costs more than it saves: where rows alias, and elsewhere.
+#: Uses of each element up to which a copy costs more than it saves, and fewer where rows alias.
 FEW_USES, ALIASED_USES = 256, 32
 #: Bytes between accesses that are adjacent, and that no prefetching brings.
 LINE, FAR = 64, 1024

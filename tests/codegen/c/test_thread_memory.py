@@ -23,8 +23,8 @@ import numpy as np
 import farkas as fk
 
 kernel = fk.compile("mm: C[i,j] +=! A[i,k] * B[k,j]", dtypes="float32", schedule={schedule!r},
-                    sizes={{"I": 200, "J": 512, "K": 512}})
-A, B = np.ones((200, 512), np.float32), np.ones((512, 512), np.float32)
+                    sizes={{"I": 600, "J": 512, "K": 512}})
+A, B = np.ones((600, 512), np.float32), np.ones((512, 512), np.float32)
 results = []
 
 def run():
@@ -83,7 +83,7 @@ def test_the_kernels_of_a_network_share_a_thread_s_memory(
     lines: int, files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_units, "LINES_OF_UNIT", lines)
-    shapes = {"x": (200, 512), "a": (512, 512), "b": (512, 300), "y": (200, 300)}
+    shapes = {"x": (600, 512), "a": (512, 512), "b": (512, 300), "y": (600, 300)}
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["h"]),

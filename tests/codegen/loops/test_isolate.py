@@ -10,6 +10,7 @@ from codegen.loops.nodes import Const, For, If, LoopNode
 from codegen.loops.simplify_in_context import simplify_in_context
 from codegen.loops.traverse import walk_loops
 from poly.schedule.schedule import Schedule
+from poly.tree.kinds import Mark
 from tests.codegen.loops.interpret import events
 from tests.poly.texts import program
 
@@ -71,3 +72,18 @@ def test_a_full_tile_has_constant_bounds() -> None:
     assert str(branch.cond) == "0 < i_p + i_o and 64 * i_p + 8 * i_o + 8 < N"
     full = [n for n in walk_loops(branch.then) if isinstance(n, For)]
     assert [(n.lower, n.trip) for n in full] == [(Const(0), 3), (Const(0), 8)]
+
+
+def test_threads_share_full_and_partial_tiles() -> None:
+    """In one loop: in two, threads would wait for each other between them."""
+    text = "def scale(float32 X[70,50]) -> (Y) { S: Y[i,j] = 2 * X[i,j] }"
+    tiles = """split S: i by 16
+split S: j by 8
+reorder S: i_o, j_o, i_i, j_i
+parallelize S: i_o
+unroll S: i_i
+"""
+    plain, isolated = loops(text, tiles), loops(text, f"{tiles}isolate S: j_o")
+    shared = [n for n in walk_loops(isolated) if isinstance(n, For) and n.mark == Mark.PARALLEL]
+    assert len(shared) == 1 and any(isinstance(n, If) for n in walk_loops(isolated))
+    assert sorted(events(isolated, {})) == sorted(events(plain, {}))
