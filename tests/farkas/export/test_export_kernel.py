@@ -242,22 +242,22 @@ def test_threads_that_do_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", ["none", "pthread", "openmp"])
 def test_kernels_of_fixed_sizes_say_what_they_need(threads: str, tmp_path: Path) -> None:
     """Temporaries and packed operands are in the workspace, whose size is a number then."""
-    kernel = fk.compile(TWICE, sizes={"N": 90, "M": 160})
+    kernel = fk.compile(TWICE, sizes={"N": 150, "M": 160})
     made = kernel.export(tmp_path / "k.c", isa="generic", threads=threads)
     assert made.module.temporaries and made.module.memory
-    assert made.workspace >= 2 * 90 * 160 * 4
+    assert made.workspace >= 2 * 150 * 160 * 4
     ways = {"none": ("", ""), "pthread": ("(1)", ", NULL"), "openmp": ("(1)", ", 1")}
     arguments, ends = ways[threads]
     (tmp_path / "main.c").write_text(
         '#include "k.h"\n#include <stdlib.h>\n'
-        "static float a[180 * 160], b[160 * 160], y[180 * 160];\n"
+        "static float a[300 * 160], b[160 * 160], y[300 * 160];\n"
         f"int main(void) {{ void *w = malloc(K_WORKSPACE_BYTES{arguments});\n"
-        "  for (int n = 0; n < 180 * 160; n++) a[n] = 1;\n"
+        "  for (int n = 0; n < 300 * 160; n++) a[n] = 1;\n"
         "  for (int n = 0; n < 160 * 160; n++) b[n] = 0.5f;\n"
         f"  int code = k_run(a, b, y, w, K_WORKSPACE_BYTES{arguments}{ends});\n"
         f"  int small = k_run(a, b, y, w, K_WORKSPACE_BYTES{arguments} - 1{ends});\n"
         "  free(w);\n"
-        "  if (y[0] != 6400 || y[180 * 160 - 1] != 6400) return 1;\n"
+        "  if (y[0] != 6400 || y[300 * 160 - 1] != 6400) return 1;\n"
         "  return code != K_OK || small != K_WORKSPACE; }\n"
     )
     flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
