@@ -26,7 +26,8 @@ from poly.ir.expr import Read
 from poly.machine.cpu import Machine
 from poly.strategy.common.queries import balance
 from poly.strategy.cpu.packing import is_apart, is_packed, reduction_order
-from poly.strategy.cpu.register_tile import PACK, USUAL, Contraction
+from poly.strategy.cpu.register_tile import PACK, Contraction
+from poly.strategy.cpu.reuse import USUAL
 
 #: Fractions of the second cache: for the packed operand of one tile over a whole reduction, for
 #: that over a block of the reduction, and for a block of rows.

@@ -12,7 +12,8 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import dimension_at, result_of
 from poly.strategy.common.tactic import Group
-from poly.strategy.cpu.register_tile import USUAL, Contraction, find_contraction, reuse_of
+from poly.strategy.cpu.register_tile import Contraction, find_contraction
+from poly.strategy.cpu.reuse import USUAL, reuse_of
 from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
 
 #: A kind of tile; None is any.

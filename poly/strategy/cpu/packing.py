@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from poly.deps.scop import Role, Scop, ScopStatement
+from poly.deps.scop import Role, Scop
 from poly.ir.accesses import (
-    element_stride,
     lane_dimension,
     loops_of_read,
     moving_dimensions,
     plain_dimension,
-    stride_of,
     vector_stride,
 )
 from poly.ir.expr import Const, Read
@@ -21,14 +19,12 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt
 from poly.strategy.cpu.choose_tile import find_tile
-from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction, reuse_of
+from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
+from poly.strategy.cpu.reuse import ALIASING
 from poly.tree.kinds import Scope
 
-#: Rows a multiple of this many bytes apart map to the same set of the first cache, which has room
-#: for a line of each as long as they take no more than this part of it.
-ALIASING, ALIASING_PART = 4096, 2 / 3
-#: Uses of each element up to which a copy costs more than it saves, and fewer where rows alias.
-FEW_USES, ALIASED_USES = 256, 32
+#: The part of the first cache that rows may take in one of its sets; see `ALIASING`.
+ALIASING_PART = 2 / 3
 #: Bytes between accesses that are adjacent, and that no prefetching brings.
 LINE, FAR = 64, 1024
 
@@ -122,32 +118,6 @@ def is_packed(read: Read, core: Contraction) -> bool:
 def is_own(read: Read, core: Contraction) -> bool:
     """Whether each row of a tile has an operand of its own, which is contiguous along the lanes."""
     return core.w in loops_of_read(read) and plain_dimension(read, core.v) == len(read.indices) - 1
-
-
-def pays_in_place(scop: Scop, core: Contraction) -> bool:
-    """Whether tiles read what moves along the lanes where it is: contiguous, and used so few times
-    that a copy costs more than it saves.
-    """
-    s = scop.statement(core.statement)
-    extents = {x: core.extent(x) for x in s.loops}
-    moving = [r for r in s.source.reads if core.v in loops_of_read(r) and r.indices]
-    if None in extents.values() or core.dot is not None:
-        return False
-    return all(_pays_in_place(scop, s, r, core, extents) for r in moving)
-
-
-def _pays_in_place(
-    scop: Scop, s: ScopStatement, read: Read, core: Contraction, extents: dict[str, int | None]
-) -> bool:
-    tensor = scop.program.tensors[read.tensor]
-    terms = [x for x in core.reductions if x in loops_of_read(read) and extents[x] != 1]
-    if len(terms) != 1 or stride_of(read, core.v) != 1 or tensor.dtype.is_widened:
-        return False
-    stride = element_stride(read, tensor.shape, terms[0], 1)
-    if stride is None:
-        return False
-    aliased = stride * tensor.dtype.bytes % ALIASING == 0
-    return reuse_of(s, read, extents) <= (ALIASED_USES if aliased else FEW_USES)
 
 
 def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int) -> Schedule:

@@ -13,7 +13,6 @@ from poly.buffers.promotion import BUFFER_LIMIT
 from poly.deps.scop import Scop, ScopStatement
 from poly.ir.accesses import (
     element_stride,
-    elements_read,
     lane_dimension,
     loops_of_read,
     plain_dimension,
@@ -28,6 +27,7 @@ from poly.strategy.common.queries import (
     tile_operands,
 )
 from poly.strategy.cpu.dot_products import DotProduct, find_dot_product, has_dot_product
+from poly.strategy.cpu.reuse import USUAL, pays_in_place, reuse_of
 
 #: Multiply-adds that have to be in flight to keep the processor busy.
 IN_FLIGHT = 8
@@ -52,8 +52,6 @@ NEARLY_FULL = 0.9
 UNROLLED_TAPS = 11
 #: An operand is packed if each of its elements is used at least this often.
 PACKING_REUSE = 1.5
-#: The assumed extent of a loop of unknown extent.
-USUAL = 64
 #: With so many terms in a sum, or uses of an element of an operand, moving elements is cheap.
 SURE = 32
 
@@ -311,10 +309,11 @@ class Update:
         (`risky`: it may not be).
         """
         turned = {tensor for tensor, _ in found.packed}
+        in_place = found.dot is None and pays_in_place(self.scop, self.s, found.v, self.extents)
         packing = sum(
             (PACK if r.tensor in turned else COPY) / reuse_of(self.s, r, self.extents)
             for r in self.reads
-            if found.v in self.moves[r] and r.tensor not in self.rearranged
+            if found.v in self.moves[r] and r.tensor not in self.rearranged and not in_place
         )
         unknown = 0.0 if self.extents[found.v] else MAY_BE_SHORT
         spent = 1 / quality + packing + risky + repacked / 2 + unknown
@@ -347,16 +346,6 @@ def _row_loop(
     if enough:
         return enough[-1]
     return max(least, key=lambda w: (extents[w] or 0, free.index(w)), default="")
-
-
-def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> float:
-    """How often an element of a read is used: instances over elements.
-
-    Loops of unknown extent that do not move it are taken as `USUAL`, others as 1.
-    """
-    loops = loops_of_read(read)
-    usual = {x: e or (1 if x in loops else USUAL) for x, e in extents.items()}
-    return prod(usual[x] for x in s.loops) / elements_read([read], usual)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ from poly.strategy.common.queries import (
 from poly.strategy.cpu.register_tile import (
     IN_FLIGHT,
     UNROLLED_TAPS,
-    USUAL,
     wasted_on,
 )
+from poly.strategy.cpu.reuse import USUAL
 
 #: Vectors of a row are unrolled if that gives no more multiply-adds than this.
 UNROLLED = 400

@@ -96,8 +96,8 @@ def test_fewer_rows_are_moved_lane_by_lane() -> None:
 
 def test_the_epilogue_of_a_convolution() -> None:
     """A residual is read as results are written: its columns are turned into rows first."""
-    text = """def f(float32 X[1,64,14,14], float32 W[32,64], float32 R[1,32,14,14]) -> (Y) {
-        float32 T[1,32,14,14]
+    text = """def f(float32 X[1,64,7,7], float32 W[32,64], float32 R[1,32,7,7]) -> (Y) {
+        float32 T[1,32,7,7]
         T[n,k,p,q] +=! X[n,c,p,q] * W[k,c]
         Y[n,k,p,q] = max(T[n,k,p,q] + R[n,k,p,q], 0)
     }"""

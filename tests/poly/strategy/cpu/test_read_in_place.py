@@ -7,7 +7,9 @@ import pytest
 
 import farkas as fk
 from codegen.pipeline import CPU
+from poly.deps.scop import build_scop
 from poly.machine.cpu import Machine
+from poly.strategy.cpu.register_tile import find_contraction
 
 MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ())
 
@@ -27,6 +29,13 @@ def is_packed(text: str) -> bool:
 @pytest.mark.parametrize("rows", [16, 64, 256])
 def test_a_copy_does_not_pay_for_few_rows(rows: int) -> None:
     assert not is_packed(product(rows, 200, 272))
+
+
+def test_lanes_are_not_kept_from_where_nothing_is_copied() -> None:
+    """If a copy of B were counted, lanes would be along the rows, and each result transposed."""
+    scop = build_scop(fk.parse(product(48, 200, 272)))
+    found = find_contraction(scop, scop.by_name["S0"], MACHINE)
+    assert found is not None and found.v == "j"
 
 
 def test_a_copy_pays_for_many_rows() -> None:
