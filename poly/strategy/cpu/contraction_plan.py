@@ -11,8 +11,7 @@ from poly.strategy.common.tactic import Group, NoMatch, Parameter, field_paramet
 from poly.strategy.cpu.cache_blocks import Blocks, cut_loops, find_blocks
 from poly.strategy.cpu.choose_tile import loops_outside
 from poly.strategy.cpu.packing import is_own, reduction_order
-from poly.strategy.cpu.register_tile import Contraction, Update, find_update
-from poly.strategy.cpu.reuse import pays_in_place
+from poly.strategy.cpu.register_tile import Contraction, Update, find_update, reads_in_place
 from poly.strategy.cpu.tile_order import is_stored_slowly, reads_rows
 
 #: Sides of register tiles, and tiles in a block, that are tried.
@@ -50,7 +49,6 @@ def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | N
     where results are stored row by row, or where few rows read what is contiguous.
     """
     scop = group.schedule.scop
-    s = scop.statement(core.statement)
     blocks = find_blocks(scop, core, group.machine)
     unknown = {r for r in core.reductions if core.extent(r) is None}
     if unknown - {r for r, _ in blocks.reductions}:
@@ -58,9 +56,8 @@ def plan_around(group: Group[Machine], core: Contraction) -> ContractionPlan | N
     if unknown & set(core.shaped):
         return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
     slowly = is_stored_slowly(scop, core, group.machine)
-    own = any(is_own(r, core) for r in s.source.reads)
-    in_place = core.dot is None and pays_in_place(scop, s, core.v, dict(core.extents))
-    packs = not slowly and not own and not in_place
+    own = any(is_own(r, core) for r in scop.statement(core.statement).source.reads)
+    packs = not slowly and not own and not reads_in_place(scop, core)
     return ContractionPlan(core, blocks, packs, rows_outside=slowly or reads_rows(scop, core))
 
 

@@ -89,6 +89,12 @@ class Contraction:
         return self.vectors * self.lanes
 
 
+def reads_in_place(scop: Scop, core: Contraction) -> bool:
+    """Whether tiles read what moves with v where it is, although a copy could be read in order."""
+    s = scop.statement(core.statement)
+    return core.dot is None and pays_in_place(scop, s, core.v, dict(core.extents))
+
+
 def find_contraction(
     scop: Scop,
     s: ScopStatement,
@@ -309,11 +315,11 @@ class Update:
         (`risky`: it may not be).
         """
         turned = {tensor for tensor, _ in found.packed}
-        in_place = found.dot is None and pays_in_place(self.scop, self.s, found.v, self.extents)
+        copied = () if reads_in_place(self.scop, found) else self.reads
         packing = sum(
             (PACK if r.tensor in turned else COPY) / reuse_of(self.s, r, self.extents)
-            for r in self.reads
-            if found.v in self.moves[r] and r.tensor not in self.rearranged and not in_place
+            for r in copied
+            if found.v in self.moves[r] and r.tensor not in self.rearranged
         )
         unknown = 0.0 if self.extents[found.v] else MAY_BE_SHORT
         spent = 1 / quality + packing + risky + repacked / 2 + unknown

@@ -32,11 +32,7 @@ from poly.strategy.common.queries import (
     static_extents,
     tile_operands,
 )
-from poly.strategy.cpu.register_tile import (
-    IN_FLIGHT,
-    UNROLLED_TAPS,
-    wasted_on,
-)
+from poly.strategy.cpu.register_tile import IN_FLIGHT, UNROLLED_TAPS, wasted_on
 from poly.strategy.cpu.reuse import USUAL
 
 #: Vectors of a row are unrolled if that gives no more multiply-adds than this.
