@@ -9,12 +9,11 @@ import pytest
 import farkas as fk
 from codegen.describe_pipeline import pipelines_text
 from codegen.pipeline import CPU, CUDA, GPU, OPENCL
-from poly.machine.cpu import Machine
 from poly.machine.gpu import ANY, NAMED
 from poly.schedule.schedule import Schedule
+from tests.machines import AVX512
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 32 << 20, 2)
 MATMUL = "def f(float32 A[M,K], float32 B[K,N]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
 SUM = "def f(float32 X[N]) -> (Y) { Y[] +=! X[i] }"
 
@@ -68,7 +67,7 @@ def test_the_written_order_is_the_last_resort() -> None:
             raise fk.ScheduleError("isl gives up")
         return "as written"
 
-    found = CPU.generate(Schedule.of(program), MACHINE, emit)
+    found = CPU.generate(Schedule.of(program), AVX512, emit)
     assert found.source == "as written" and not found.schedule.steps and len(refused) == 2
     assert [tried for tried, _ in found.fallbacks] == ["all tactics", "plain tactics"]
 
@@ -78,11 +77,11 @@ def test_what_cannot_be_generated_at_all_is_an_error() -> None:
         raise fk.ScheduleError("isl gives up")
 
     with pytest.raises(fk.ScheduleError, match="isl gives up"):
-        CPU.generate(Schedule.of(fk.parse(MATMUL)), MACHINE, emit)
+        CPU.generate(Schedule.of(fk.parse(MATMUL)), AVX512, emit)
 
 
 def test_choices_name_the_tactic_and_why_the_others_passed() -> None:
-    found = CPU.automatic(fk.parse("def f(float32 X[N]) -> (Y) { Y[i] = X[i] * 2 }"), MACHINE)
+    found = CPU.automatic(fk.parse("def f(float32 X[N]) -> (Y) { Y[i] = X[i] * 2 }"), AVX512)
     (choice,) = found.choices
     assert choice.tactic == "memory bound" and choice.names == ("S0",)
     *others, last = (t.name for t in CPU.strategy.tactics)

@@ -26,7 +26,6 @@ from frontends.onnx.model.light_models import light_models, load_light
 from poly.errors import LanguageError
 from poly.ir.graph import Graph
 from poly.ir.program import Program
-from poly.machine.cpu import Machine
 from poly.machine.gpu import ANY, NAMED
 from poly.schedule.schedule import Schedule
 from runtime.common.cache import Cache
@@ -40,9 +39,8 @@ from tests.differential.generate import random_text
 from tests.differential.sweep import profile_of
 from tests.goldens.record import Record
 from tests.gpu.programs import CASES
+from tests.machines import AVX512
 
-#: The machine that everything is scheduled for: two cores with AVX-512.
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 32 << 20, 2)
 #: Random programs that are recorded, and how many of them are one test.
 PROGRAMS, TOGETHER = 300, 50
 
@@ -97,7 +95,7 @@ def _light(name: str) -> dict[str, Record]:
 
 
 def _network(source: Path | ModelProto) -> Record:
-    graph = CPU.optimise(import_model(source), MACHINE, evaluate)
+    graph = CPU.optimise(import_model(source), AVX512, evaluate)
     return _built(graph)
 
 
@@ -131,7 +129,7 @@ def _built(graph: Graph) -> Record:
         patch("runtime.network.kernel_units.LINES_OF_UNIT", 0),  # a file for each kernel
     ):
         built = build_graph(
-            graph, MACHINE, toolchain, Cache(folder), _quiet, Clock(), kernel_workers(0)
+            graph, AVX512, toolchain, Cache(folder), _quiet, Clock(), kernel_workers(0)
         )
         names = [n for n in built.entry.files if n not in (LIBRARY, "meta.json")]
         texts = {n: built.entry.read(n).decode() for n in names}
@@ -160,7 +158,7 @@ def _random(seed: int) -> Record:
 
 
 def _program(program: Program, exact: bool) -> Record:
-    found = CPU.automatic(program, MACHINE, exact)
+    found = CPU.automatic(program, AVX512, exact)
     name = "exact.c" if exact else "default.c"
     return Record({name: (found.source.text, str(found.schedule))})
 

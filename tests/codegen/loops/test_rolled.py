@@ -18,14 +18,13 @@ from codegen.loops.unswitch import unswitch
 from codegen.vector.unroll_sums import TERMS
 from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Const, Expr, Index, Op, Read, Size, add, mul, sub
-from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.auto_schedule import auto_schedule
 from poly.tree.kinds import Mark
 from runtime.cpu.toolchain import Toolchain
+from tests.machines import ONE_CORE
 from tests.poly.texts import program
 
-WIDE = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 1)
 PRODUCT = "def f(float32 A[96,64], float32 B[64,96]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
 ROW, COLUMN, LANE = Index("i"), Index("j"), Index("l")
 
@@ -131,7 +130,7 @@ def test_conditions_are_hoisted_out_of_rolled_loops() -> None:
 
 
 def text_of(source: str) -> str:
-    return generate(auto_schedule(Schedule.of(program(source)), WIDE)).text
+    return generate(auto_schedule(Schedule.of(program(source)), ONE_CORE)).text
 
 
 def test_a_product_is_short_and_right() -> None:

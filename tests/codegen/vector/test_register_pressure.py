@@ -21,13 +21,12 @@ from codegen.vector.register_pressure import limit_register_pressure
 from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Const, Index, Read, add, mul
 from poly.ir.layout import Layout
-from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.auto_schedule import auto_schedule
+from tests.machines import ONE_CORE
 from tests.poly.texts import program
 
 FENCE = '__asm__ volatile ("" : : : "memory");'
-WIDE = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 1)
 CONVOLUTION = """def f(float32 X[3,{h},{h}], float32 W[{c},3,{k},{k},32]) -> (Y) {{
     Y[f,p,q] +=! X[c,{s}*p+r-{pad},{s}*q+u-{pad}] * W[f//32,c,r,u,f%32]
         where f in 0:{f}, p in 0:{o}, q in 0:{o}, r in 0:{k}, u in 0:{k},
@@ -42,7 +41,7 @@ def convolution(h: int, k: int, s: int) -> str:
 @pytest.mark.parametrize(("h", "k", "s"), [(56, 7, 2), (56, 3, 2), (28, 5, 1), (28, 3, 1)])
 def test_taps_of_a_full_tile_are_apart(h: int, k: int, s: int) -> None:
     text = convolution(h, k, s)
-    source = generate(auto_schedule(Schedule.of(program(text)), WIDE)).text
+    source = generate(auto_schedule(Schedule.of(program(text)), ONE_CORE)).text
     assert source.count(FENCE) == k - 1
     kernel = fk.compile(text)
     rng = np.random.default_rng(0)
@@ -66,7 +65,7 @@ def test_taps_of_a_full_tile_are_apart(h: int, k: int, s: int) -> None:
     ],
 )
 def test_nothing_else_is_apart(text: str) -> None:
-    assert FENCE not in generate(auto_schedule(Schedule.of(program(text)), WIDE)).text
+    assert FENCE not in generate(auto_schedule(Schedule.of(program(text)), ONE_CORE)).text
 
 
 def rounds(accumulators: int, taps: int, lanes: int) -> tuple[LoopNode, LoopNode]:

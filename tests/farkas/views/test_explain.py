@@ -15,16 +15,15 @@ import farkas as fk
 from farkas.views import explain
 from farkas.views.explain import Figures, unfused
 from poly.ir.cost import bytes_of_program, operations_of_program
-from poly.machine.cpu import Machine
 from poly.schedule.fusion_report import handovers
 from runtime.cpu.roofline import Roofline
+from tests.machines import AVX512
 from tests.poly.texts import PLAIN_SOFTMAX
 
 TWO = """def two(float32 A[N,K], float32 B[K,M], float32 D[M,L]) -> (E) {
     C[i,j] +=! A[i,k] * B[k,j]
     E[i,l] +=! C[i,j] * D[j,l]
 }"""
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 32 << 20, 2)
 ROOF = Roofline(1, 100e9, 50e9, 40e9, 10e9, 1 << 20, 32 << 20)
 
 
@@ -41,12 +40,12 @@ def test_operations_and_bytes() -> None:
 def test_handovers_as_written_and_fused() -> None:
     sizes = {"N": 64, "M": 256}
     written = fk.Schedule.of(fk.parse(PLAIN_SOFTMAX))
-    apart = {(x.tensor, x.user): x for x in handovers(written, sizes, MACHINE)}
+    apart = {(x.tensor, x.user): x for x in handovers(written, sizes, AVX512)}
     assert set(apart) == {("top", "S1"), ("e", "S2"), ("e", "S3"), ("sum", "S3")}
     e = apart["e", "S3"]
     assert (e.loops, e.saved, e.bytes, e.kept) == ((), 0, 64 * 256 * 4, "memory")
     script = "fuse S1, S2_init: i\nfuse S1, S2: i\nfuse S1, S3: i"
-    fused = {(x.tensor, x.user): x for x in handovers(written.replay(script), sizes, MACHINE)}
+    fused = {(x.tensor, x.user): x for x in handovers(written.replay(script), sizes, AVX512)}
     e = fused["e", "S3"]
     assert (e.loops, e.part, e.kept, e.saved) == (("i",), 256 * 4, "L1", 64 * 256 * 4)
     assert fused["top", "S1"].loops == ()
@@ -57,7 +56,7 @@ def test_the_obstacle_is_the_pair_that_would_swap() -> None:
         T[i] = 2 * X[i]
         U[i] = T[i] + T[i+1]
     }"""))  # fmt: skip
-    (found,) = handovers(s, {"N": 100}, MACHINE)
+    (found,) = handovers(s, {"N": 100}, AVX512)
     assert found.obstacle.startswith("fuse S0, S1: i is illegal: S0[1] must come before S1[0]")
 
 

@@ -14,8 +14,8 @@ import farkas as fk
 from farkas.views.footprint_table import footprint_view
 from farkas.views.trial import Trial, step_text
 from poly.errors import ScheduleError
-from poly.machine.cpu import Machine
 from poly.show.markup import element
+from tests.machines import AVX512
 
 HEAT = """def heat(float32 A[T,N]) -> (A) {
     step: A[t+1,i] = A[t,i-1] + A[t,i] + A[t,i+1] where t in 0:T-1, i in 1:N-1 }"""
@@ -250,9 +250,8 @@ def test_badges_say_what_is_allowed() -> None:
 
 
 def test_footprints() -> None:
-    machine = Machine(64, 32, 32 << 10, 1 << 20, 32 << 20, 2)
     tiled = schedule(MATMUL, "tile mm: i, j by 32, 32")
-    view = footprint_view(tiled, "mm", {"N": 512, "K": 512, "M": 512}, machine)
+    view = footprint_view(tiled, "mm", {"N": 512, "K": 512, "M": 512}, AVX512)
     assert [line.split() for line in view.text.splitlines()[:4]] == [
         ["everything", "3", "MiB", "L3"],
         ["i_o", "1.12", "MiB", "L3"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from poly.ir.dtypes import FLOAT32, INT8, UINT8
 from poly.ir.expr import Op
 from poly.ir.graph import Call, Graph, View
 from poly.ir.quantisation import dequantisation_of, is_quantisation
-from poly.machine.cpu import Machine
 from runtime.reference.evaluate import evaluate
+from tests.machines import VNNI
 
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 32 << 20, 2, ("avx512_vnni", "avx512bw", "avx512vbmi"))
+MACHINE = replace(VNNI, extensions=(*VNNI.extensions, "avx512vbmi"))
 RNG = np.random.default_rng(2)
 
 

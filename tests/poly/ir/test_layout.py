@@ -9,13 +9,12 @@ from frontends.language.parse_program import parse_program
 from poly.errors import ProgramError
 from poly.ir.expr import Const
 from poly.ir.layout import Layout, layout_of, relayout
-from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.packing import preferred_layouts
 from poly.strategy.cpu.register_tile import find_contraction
 from runtime.reference.evaluate import evaluate
+from tests.machines import AVX512
 
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 2)
 CONV = """def conv(float32 X[1,6,9,9], float32 F[40,6,3,3]) -> (Y) {
     Y[n,k,p,q] +=! X[n,c,p+r-1,q+s-1] * F[k,c,r,s]
         where p in 0:9, q in 0:9, 0 <= p+r-1 < 9, 0 <= q+s-1 < 9
@@ -89,15 +88,15 @@ def test_an_output_with_another_layout() -> None:
 
 def test_weights_are_wanted_in_the_order_in_which_a_tile_reads_them() -> None:
     scop = Schedule.of(parse_program(CONV, {})).scop
-    wanted = preferred_layouts(scop, MACHINE, ["F"])
+    wanted = preferred_layouts(scop, AVX512, ["F"])
     assert set(wanted) == {"F"}
     ((dim, size),) = wanted["F"].blocks
     assert (dim, size % 8) == (0, 0)
     assert wanted["F"].order[0] == 0
     changed = Schedule.of(relayout(scop.program, "F", wanted["F"])).scop
-    tile = find_contraction(changed, changed.by_name["S0"], MACHINE)
+    tile = find_contraction(changed, changed.by_name["S0"], AVX512)
     assert tile is not None and tile.vectors * tile.lanes == size
-    assert not preferred_layouts(changed, MACHINE, ["F"])
+    assert not preferred_layouts(changed, AVX512, ["F"])
 
 
 def test_layouts_that_do_not_fit() -> None:

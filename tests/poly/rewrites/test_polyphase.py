@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from frontends.language.parse_program import parse_program
 from poly.ir.program import Program, specialise
-from poly.machine.cpu import Machine
 from poly.rewrites.polyphase import MOST, split_phases
 from poly.rewrites.scatter_to_gather import gather_sums
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.register_tile import find_contraction
 from runtime.reference.evaluate import evaluate
+from tests.machines import AVX512
 
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 2)
 #: Stride 2, padding 1, windows of 4: a decoder's layer with bias and activation.
 LAYER = """def f(float32 X[32,9,9], float32 W[32,48,4,4], float32 B[48]) -> (Y) {
     T[k,p,q] +=! X[c,(p + 1 - r) // 2,(q + 1 - s) // 2] * W[c,k,r,s]
@@ -59,11 +58,11 @@ def test_a_layer_becomes_four_dense_sums() -> None:
 def test_phases_get_register_tiles() -> None:
     scop = Schedule.of(split_phases(parse_program(LAYER, {}))).scop
     updates = [s for s in scop.statements if s.role == "update"]
-    tiles = [find_contraction(scop, s, MACHINE) for s in updates]
+    tiles = [find_contraction(scop, s, AVX512) for s in updates]
     assert len(tiles) == 4
     assert all(t is not None and (t.v, t.lanes) == ("k", 16) for t in tiles)
     written = Schedule.of(parse_program(LAYER, {})).scop
-    assert find_contraction(written, written.by_name["S0"], MACHINE).packed  # type: ignore[union-attr]
+    assert find_contraction(written, written.by_name["S0"], AVX512).packed  # type: ignore[union-attr]
 
 
 def test_phases_parse_back_and_are_left_alone() -> None:

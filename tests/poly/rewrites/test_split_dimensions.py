@@ -9,13 +9,12 @@ from frontends.language.parse_program import parse_program
 from poly.ir.expr import Const
 from poly.ir.graph import Call, Graph, static_shape, verify_graph
 from poly.ir.program import Tensor
-from poly.machine.cpu import Machine
 from poly.rewrites.split_dimensions import split_dimensions, split_in_graph
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.register_tile import find_contraction
 from runtime.reference.evaluate import evaluate
+from tests.machines import AVX512
 
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 2)
 GROUPED = """def f(float32 X[1,64,6,6], float32 W[64,2,3,3], float32 B[64]) -> (Y) {
     T[n,2*g+k,p,q] +=! X[n,2*g+c,p+r,q+s] * W[2*g+k,c,r,s]
         where g in 0:32, k in 0:2, c in 0:2, p in 0:4, q in 0:4, r in 0:3, s in 0:3
@@ -43,7 +42,7 @@ def test_a_grouped_convolution() -> None:
 
 def test_groups_run_in_lanes() -> None:
     scop = Schedule.of(split_dimensions(parse_program(GROUPED, {}))[0]).scop
-    tile = find_contraction(scop, scop.by_name["S0"], MACHINE)
+    tile = find_contraction(scop, scop.by_name["S0"], AVX512)
     assert tile is not None and (tile.v, tile.lanes) == ("g", 16)
 
 

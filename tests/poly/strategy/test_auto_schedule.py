@@ -20,11 +20,10 @@ from poly.strategy.common.queries import attempt
 from poly.strategy.cpu.auto_schedule import auto_schedule
 from poly.tree.nodes import loops_of
 from runtime.reference.interpret import instances
+from tests.machines import AVX512
 from tests.poly.oracle import broken_pairs, tree_order
 from tests.poly.random_programs import programs
 from tests.poly.texts import MATMUL, SOFTMAX, program, schedule
-
-CACHES = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 2)
 
 
 @given(programs(), st.booleans())
@@ -93,7 +92,7 @@ def test_an_attempt_changes_nothing_if_it_is_refused() -> None:
 )
 def test_large_products_get_blocks(sizes: dict[str, int], steps: tuple[str, ...]) -> None:
     p = program(MATMUL)
-    script = str(auto_schedule(Schedule.of(specialise(p, sizes) if sizes else p), CACHES))
+    script = str(auto_schedule(Schedule.of(specialise(p, sizes) if sizes else p), AVX512))
     for step in steps:
         assert step in script
     if not steps:
@@ -101,7 +100,7 @@ def test_large_products_get_blocks(sizes: dict[str, int], steps: tuple[str, ...]
 
 
 def test_threads_share_tiles_and_blocks_of_rows_of_unknown_extent() -> None:
-    script = str(auto_schedule(Schedule.of(program(MATMUL)), CACHES))
+    script = str(auto_schedule(Schedule.of(program(MATMUL)), AVX512))
     assert "parallelize mm: i_t\nparallelize mm: j_p\n" in script
 
 
@@ -123,7 +122,7 @@ def test_threads_share_tiles_and_blocks_of_rows_of_unknown_extent() -> None:
     ],
 )
 def test_one_block_of_rows_is_no_work_for_all_threads(text: str, shared: list[str]) -> None:
-    s = auto_schedule(Schedule.of(program(text)), CACHES)
+    s = auto_schedule(Schedule.of(program(text)), AVX512)
     assert [str(x).split(": ")[1] for x in s.steps if str(x).startswith("parallelize")] == shared
 
 
@@ -133,32 +132,32 @@ def test_a_sum_of_everything_leaves_the_rest_in_its_order() -> None:
         L[] max=! A[i,k]
         C[i,j] +=! A[i,k] * B[k,j] / L[]
     }"""
-    s = auto_schedule(schedule(text), CACHES)
+    s = auto_schedule(schedule(text), AVX512)
     assert "reschedule" not in str(s) and "C to register" in s.show
 
 
 def test_a_batch_of_unknown_extent_is_no_vector_loop() -> None:
     text = "def f(float32 A[N,1,64], float32 B[N,64,M]) -> (C) { C[n,i,j] +=! A[n,i,k] * B[n,k,j] }"
-    s = auto_schedule(schedule(text), CACHES)
+    s = auto_schedule(schedule(text), AVX512)
     assert "vectorize S0: j_i" in str(s)
 
 
 def test_lanes_of_unknown_extent_lie_together() -> None:
     text = "def f(float32 C[Y,B], float32 X[N,B,Z]) -> (O) { mm: O[n,y,z] +=! C[y,b] * X[n,b,z] }"
-    script = str(auto_schedule(Schedule.of(program(text)), CACHES))
+    script = str(auto_schedule(Schedule.of(program(text)), AVX512))
     assert "vectorize mm: z_i" in script
 
 
 def test_a_sum_over_two_unknown_loops_gets_a_tile() -> None:
     text = "def f(float32 A[N,K,L], float32 B[K,L,M]) -> (C) { mm: C[i,j] +=! A[i,k,l] * B[k,l,j] }"
-    script = str(auto_schedule(schedule(text), CACHES))
+    script = str(auto_schedule(schedule(text), AVX512))
     assert "split mm: k by 32" in script and "split mm: l by 32" in script
     assert "promote mm: i_o as C, register" in script
 
 
 def test_threads_do_not_pack_the_same_panel() -> None:
     sizes = {"N": 4096, "M": 80, "K": 1024}
-    script = str(auto_schedule(Schedule.of(specialise(program(MATMUL), sizes)), CACHES))
+    script = str(auto_schedule(Schedule.of(specialise(program(MATMUL), sizes)), AVX512))
     assert "parallelize mm: i_t" in script
 
 
@@ -181,7 +180,7 @@ def test_lanes_that_lie_apart_are_packed_whatever_threads_share(
     text = f"""def f(float32 A[{shapes[0]}], float32 B[{shapes[1]}]) -> (C) {{
         mm: C[{c}] +=! A[{a}] * B[{b}]
     }}"""
-    script = str(auto_schedule(schedule(text), replace(CACHES, cores=cores)))
+    script = str(auto_schedule(schedule(text), replace(AVX512, cores=cores)))
     assert f"as {packed}, local" in script
 
 
@@ -214,7 +213,7 @@ def test_loops_that_are_not_known_are_shared() -> None:
 def test_initialisations_leave_the_loops_of_a_tiled_reduction() -> None:
     """isl's scheduler puts them there where it fuses a contraction with what follows."""
     p = einsum_program("fbac,adfe,be,dc->", [FLOAT32] * 4)
-    s = auto_schedule(Schedule.of(CPU.prepare(p, CACHES)).reschedule(), CACHES)
+    s = auto_schedule(Schedule.of(CPU.prepare(p, AVX512)).reschedule(), AVX512)
     assert "reschedule" in str(s) and "distribute S0_2: f" in str(s)
     assert not {"f_p", "a_p", "d_p"} & {*s.loops("S0_2_init")}
 
@@ -222,7 +221,7 @@ def test_initialisations_leave_the_loops_of_a_tiled_reduction() -> None:
 def test_a_row_stays_in_one_loop_if_it_is_short() -> None:
     for row, count in ((1000, 1), (100_000, 2)):
         fixed = specialise(program(SOFTMAX), {"N": 1, "M": row})
-        assert (len(groups(auto_schedule(Schedule.of(fixed), CACHES))) > 1) == (count > 1)
+        assert (len(groups(auto_schedule(Schedule.of(fixed), AVX512))) > 1) == (count > 1)
 
 
 @pytest.mark.parametrize(("width", "count"), [(16, 24), (16, 28), (32, 48)])
@@ -231,7 +230,7 @@ def test_threads_do_not_share_one_full_tile_and_what_is_left(width: int, count: 
     text = f"""def f(float32 X[1,8,3136], float32 W[{blocks},8,{width}]) -> (Y) {{
         Y[n,k,p] +=! X[n,c,p] * W[k // {width},c,k % {width}] where k in 0:{count}
     }}"""
-    s = auto_schedule(schedule(text), CACHES)
+    s = auto_schedule(schedule(text), AVX512)
     assert "parallelize" in str(s)
     # A loop over one tile is gone when C is written, and its threads with it.
     assert emit_function(s, "f").parallel
@@ -249,7 +248,7 @@ def test_threads_share_tiles_of_several_panels(blocks: int, rows: int, shared: l
     text = f"""def f(float32 X[1,64,{rows},7], float32 W[{blocks},64,64]) -> (Y) {{
         Y[n,k,p,q] +=! X[n,c,p,q] * W[k // 64,c,k % 64] where k in 0:{64 * blocks}
     }}"""
-    s = auto_schedule(schedule(text), CACHES)
+    s = auto_schedule(schedule(text), AVX512)
     assert [str(x).split(": ")[1] for x in s.steps if str(x).startswith("parallelize")] == shared
 
 
@@ -258,7 +257,7 @@ def test_threads_share_no_loop_that_is_two_in_c() -> None:
     text = """def f(float32 X[1,8,53], float32 W[5,8,64]) -> (Y) {
         Y[n,k,p] +=! X[n,c,p] * W[k // 64,c,k % 64] where k in 0:320
     }"""
-    s = auto_schedule(schedule(text), CACHES)
+    s = auto_schedule(schedule(text), AVX512)
     assert not ({"k_o", "p_o"} <= {m.name for m in loops_of(s.tree, "S0") if m.mark == "parallel"})
 
 

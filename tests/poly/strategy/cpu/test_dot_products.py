@@ -10,6 +10,7 @@ from codegen.loops.nodes import CallIntrinsic
 from codegen.loops.traverse import walk_loops
 from codegen.pipeline import CPU
 from poly.machine.cpu import Machine
+from tests.machines import AVX512, VNNI
 
 TEXT = (
     "def f(uint8 X[1,{c},34,W], int8 F[{k},{c},3,3]) -> (int32 Y[1,{k},32,W-2]) "
@@ -18,13 +19,12 @@ TEXT = (
 
 
 @pytest.mark.parametrize(("k", "c"), [(24, 24), (40, 8), (16, 24), (7, 12)])
-@pytest.mark.parametrize("extensions", [(), ("avx512_vnni", "avx512bw")])
-def test_images_of_unknown_width(k: int, c: int, extensions: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("machine", [AVX512, VNNI], ids=["plain", "VNNI"])
+def test_images_of_unknown_width(k: int, c: int, machine: Machine) -> None:
     """Vectors along rows of unknown length may be partial, for which instructions have no room."""
-    machine = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, extensions)
     program = CPU.prepare(fk.parse(TEXT.format(k=k, c=c)), machine)
     found = {x.tactic for x in CPU.automatic(program, machine).choices}
-    assert found & ({"contraction"} if extensions else {"contraction", "stencil"})
+    assert found & ({"contraction"} if machine.extensions else {"contraction", "stencil"})
 
 
 @pytest.mark.parametrize("width", [3, 18, 35, 98])
@@ -43,9 +43,8 @@ def test_rows_of_unknown_number(rows: int) -> None:
     up to four rows have a loop of their own.
     """
     text = "def f(uint8 A[N,64], int8 B[64,96]) -> (C) { C[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }"
-    machine = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ("avx512_vnni", "avx512bw"))
-    program = CPU.prepare(fk.parse(text), machine)
-    (loops,) = CPU.loops(CPU.automatic(program, machine).schedule)
+    program = CPU.prepare(fk.parse(text), VNNI)
+    (loops,) = CPU.loops(CPU.automatic(program, VNNI).schedule)
     sums = [n for n in walk_loops(loops) if isinstance(n, CallIntrinsic)]
     assert any("min(i_i, N - " in str(n) for n in sums)
     draw = np.random.default_rng(rows)

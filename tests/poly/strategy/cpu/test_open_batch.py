@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.pipeline import CPU
-from poly.machine.cpu import Machine
+from tests.machines import automatic
 
 #: Channels, filters, taps, stride and rows of the image, and the loop of the lanes.
 CASES = {
     (64, 128, 3, 2, 57): "k", (64, 64, 3, 1, 58): "q", (64, 128, 1, 2, 55): "k",
     (3, 64, 7, 2, 229): "k",
 }  # fmt: skip
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ())
 
 
 def text_of(c: int, k: int, taps: int, stride: int, rows: int, n: str) -> str:
@@ -31,9 +29,8 @@ def test_they_are_tiled_as_if_their_number_were_known(
 ) -> None:
     steps = []
     for n in ("N", "8"):
-        program = CPU.prepare(fk.parse(text_of(*case, n)), MACHINE)
-        schedule = CPU.automatic(program, MACHINE).schedule
-        steps.append({line for line in str(schedule).splitlines() if "vectorize" in line})
+        script = automatic(text_of(*case, n))
+        steps.append({line for line in script.splitlines() if "vectorize" in line})
     assert steps[0] == steps[1]
     assert any(f"vectorize S0: {CASES[case]}_i" in line for line in steps[0])
 

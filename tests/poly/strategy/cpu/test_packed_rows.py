@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.pipeline import CPU
-from poly.machine.cpu import Machine
-
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ())
+from tests.machines import automatic
 
 
 def text_of(m: int | str, k: int | str, n: int | str) -> str:
@@ -17,15 +14,13 @@ def text_of(m: int | str, k: int | str, n: int | str) -> str:
 
 
 def test_they_are_packed_in_the_order_of_the_tile() -> None:
-    program = CPU.prepare(fk.parse(text_of(768, 1024, 768)), MACHINE)
-    steps = str(CPU.automatic(program, MACHINE).schedule)
+    steps = automatic(text_of(768, 1024, 768))
     assert "promote S0: i_p as A, local, 1, 0, 1x12" in steps
 
 
 def test_columns_that_are_adjacent_are_not() -> None:
     text = "def f(float32 A[768,1024], float32 B[1024,768]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
-    program = CPU.prepare(fk.parse(text), MACHINE)
-    assert "x12" not in str(CPU.automatic(program, MACHINE).schedule)
+    assert "x12" not in automatic(text)
 
 
 @pytest.mark.parametrize("sizes", [(5, 130, 33), (257, 16, 70), (600, 300, 530), (100, 1, 64)])

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.pipeline import CPU
 from poly.deps.scop import build_scop
-from poly.machine.cpu import Machine
 from poly.strategy.cpu.register_tile import find_contraction
-
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ())
+from tests.machines import AVX512, automatic
 
 
 def product(
@@ -22,8 +19,7 @@ def product(
 
 
 def is_packed(text: str) -> bool:
-    program = CPU.prepare(fk.parse(text), MACHINE)
-    return "as B, local" in str(CPU.automatic(program, MACHINE).schedule)
+    return "as B, local" in automatic(text)
 
 
 @pytest.mark.parametrize("rows", [16, 64, 256])
@@ -34,7 +30,7 @@ def test_a_copy_does_not_pay_for_few_rows(rows: int) -> None:
 def test_lanes_are_not_kept_from_where_nothing_is_copied() -> None:
     """If a copy of B were counted, lanes would be along the rows, and each result transposed."""
     scop = build_scop(fk.parse(product(48, 200, 272)))
-    found = find_contraction(scop, scop.by_name["S0"], MACHINE)
+    found = find_contraction(scop, scop.by_name["S0"], AVX512)
     assert found is not None and found.v == "j"
 
 

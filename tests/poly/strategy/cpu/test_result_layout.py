@@ -7,11 +7,9 @@ import pytest
 
 import farkas as fk
 from poly.deps.scop import build_scop
-from poly.machine.cpu import Machine
 from poly.strategy.common.queries import result_of
 from poly.strategy.cpu.register_tile import find_contraction
-
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 1 << 25, 4)
+from tests.machines import AVX512
 
 HEAD = "def f(float32 X[C,P], float32 W[96,C]) -> (float32 Y"
 TAIL = """ {
@@ -32,7 +30,7 @@ def tile(text: str) -> tuple[str, str]:
     """The result of the update, and its vector loop where weights may have any layout."""
     scop = build_scop(fk.parse(HEAD + text))
     update = scop.by_name["S0"]
-    found = find_contraction(scop, update, MACHINE, ("W",))
+    found = find_contraction(scop, update, AVX512, ("W",))
     assert found is not None
     return str(result_of(scop, update)), found.v
 

@@ -13,7 +13,8 @@ from poly.ir.expr import Const
 from poly.space.space import Space
 from poly.strategy.common.point import Pick, Point
 from runtime.reference.evaluate import run
-from tests.poly.strategy.cpu.test_tile_order import MACHINE, stencil, steps
+from tests.machines import AVX512, automatic
+from tests.poly.strategy.cpu.test_tile_order import stencil
 
 DEPTHWISE = """def f({t} X[{c},{h},{w}], {t} W[{c},{k},{k}], {t} B[{c}])
         -> ({t} Z[{c},{oh},{ow}]) {{
@@ -96,7 +97,7 @@ def test_without_padding_only_the_taps_of_a_column_are_unrolled(taps: tuple[int,
     """Many rows of a tile read the same vectors then."""
     u, v = taps
     text = stencil(60, 100, u, v)
-    script = steps(text).splitlines()
+    script = automatic(text).splitlines()
     assert {"split S0: i by 12 as i_o, i_i", "unroll S0: u"} <= {*script}
     assert "unroll S0: v" not in script
     check(text)
@@ -104,13 +105,13 @@ def test_without_padding_only_the_taps_of_a_column_are_unrolled(taps: tuple[int,
 
 def test_one_row_of_taps_reuses_no_vectors() -> None:
     text = stencil(60, 100, 1, 9)
-    assert "split S0: j by 32 as j_o, j_i" in steps(text).splitlines()
+    assert "split S0: j by 32 as j_o, j_i" in automatic(text).splitlines()
     check(text)
 
 
 @pytest.mark.parametrize(("tactic", "lanes"), [("contraction", 32), ("stencil", 16)])
 def test_a_point_may_ask_for_the_tile_that_seems_worse(tactic: str, lanes: int) -> None:
     start = fk.Schedule.of(fk.parse(stencil(60, 100, 5, 5)))
-    space = Space(start, MACHINE, CPU.strategy)
+    space = Space(start, AVX512, CPU.strategy)
     point = Point(picks=((tuple(start.statements), Pick(tactic)),))
     assert f"split S0: j by {lanes} as j_o, j_i" in str(space.schedule(point)).splitlines()

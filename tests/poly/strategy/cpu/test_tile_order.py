@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.pipeline import CPU
-from poly.machine.cpu import Machine
-
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ())
+from tests.machines import automatic
 
 
 def stencil(rows: int, columns: int, u: int, v: int, step: int = 1) -> str:
@@ -21,14 +18,10 @@ def stencil(rows: int, columns: int, u: int, v: int, step: int = 1) -> str:
     )
 
 
-def steps(text: str) -> str:
-    return str(CPU.automatic(CPU.prepare(fk.parse(text), MACHINE), MACHINE).schedule)
-
-
 @pytest.mark.parametrize("step", [1, 2])
 def test_rows_are_read_one_after_the_other(step: int) -> None:
     """A column of tiles would touch each row's page for a few elements."""
-    assert "reorder S0: i_o, j_o, i_i, j_i" in steps(stencil(1000, 1200, 5, 5, step))
+    assert "reorder S0: i_o, j_o, i_i, j_i" in automatic(stencil(1000, 1200, 5, 5, step))
 
 
 def product(rows: int, terms: int, columns: int, b: str = "k,j") -> str:
@@ -41,7 +34,7 @@ def product(rows: int, terms: int, columns: int, b: str = "k,j") -> str:
 
 def test_products_keep_a_packed_panel() -> None:
     """B moves along the lanes and has no rows of its own."""
-    found = steps(product(768, 1024, 768))
+    found = automatic(product(768, 1024, 768))
     assert "j_o, i_o" in found and "as B" in found
 
 
@@ -54,7 +47,7 @@ def test_products_keep_a_packed_panel() -> None:
     ],
 )
 def test_products_of_few_terms_are_stored_row_by_row(rows: int, columns: int) -> None:
-    found = steps(product(rows, 17, columns))
+    found = automatic(product(rows, 17, columns))
     assert "i_o, j_o" in found and "as B" not in found
 
 
@@ -71,7 +64,7 @@ def test_products_of_few_terms_are_stored_row_by_row(rows: int, columns: int) ->
     ],
 )
 def test_others_are_stored_column_by_column(text: str) -> None:
-    assert "i_o, j_o" not in steps(text)
+    assert "i_o, j_o" not in automatic(text)
 
 
 @pytest.mark.parametrize("shape", [(37, 5, 321), (301, 17, 603), (64, 32, 512), (9, 1, 130)])

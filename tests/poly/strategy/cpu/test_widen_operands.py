@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
 import farkas as fk
-from codegen.pipeline import CPU
 from poly.machine.cpu import Machine
 from poly.rewrites.widen_sums import widen_sums
-from poly.schedule.schedule import Schedule
-from poly.strategy.cpu.auto_schedule import auto_schedule
 from poly.strategy.cpu.widen_operands import widen_operands
+from tests.machines import AVX512, ONE_CORE, automatic
 
-MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2)
 PRODUCT = "def f({t} A[{m},{k}], {t} B[{k},{n}]) -> (C) {{ C[i,j] +=! A[i,k] * B[k,j] }}"
 BATCH = """def f(float16 A[8,64,64], float16 B[8,64,64]) -> (C) {
     C[b,i,j] +=! A[b,i,k] * B[b,k,j]
@@ -24,7 +19,7 @@ BATCH = """def f(float16 A[8,64,64], float16 B[8,64,64]) -> (C) {
 NUMPY = {"float16": np.float16, "bfloat16": bfloat16}
 
 
-def converted(text: str, machine: Machine = MACHINE) -> set[str]:
+def converted(text: str, machine: Machine = AVX512) -> set[str]:
     """The tensors of which a program makes a wider copy."""
     program = widen_sums(fk.parse(text))
     before = {t.name for t in program.temps}
@@ -52,17 +47,11 @@ def test_what_is_converted_before(text: str, tensors: set[str]) -> None:
     assert converted(text) == tensors
 
 
-def automatic(text: str, machine: Machine = MACHINE) -> str:
-    """The script of the automatic schedule."""
-    prepared = CPU.prepare(fk.parse(text), machine, False)
-    return str(auto_schedule(Schedule.of(prepared), machine))
-
-
 def test_one_thread_converts_once_for_all_tiles() -> None:
-    text, alone = PRODUCT.format(t="float16", m=256, k=256, n=256), replace(MACHINE, cores=1)
+    text = PRODUCT.format(t="float16", m=256, k=256, n=256)
     assert "i_o as A, local, float32" in automatic(text)  # each tile its own rows
-    assert converted(text, alone) == {"A"}
-    assert "as A, local, float32" not in automatic(text, alone)
+    assert converted(text, ONE_CORE) == {"A"}
+    assert "as A, local, float32" not in automatic(text, ONE_CORE)
 
 
 def test_tiles_of_a_block_share_rows() -> None:
