@@ -68,6 +68,8 @@ class Stages(Executable):
         self._types = {p.name: p.dtype.numpy for p in inputs}
         #: Shapes of inputs that were checked.
         self._sound: set[tuple[tuple[int, ...], ...]] = set()
+        #: The graph that was the whole network in the latest run.
+        self._latest: CompiledGraph | None = None
         self._lock = threading.RLock()
         self._reports: list[CompileReport] = []
 
@@ -158,6 +160,10 @@ class Stages(Executable):
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
     ) -> dict[str, Any]:
+        if self._latest is not None and stream is None:
+            again = self._latest.run_again(inputs, threads, out)
+            if again is not None:
+                return again
         runner = self._runner
         runner.check_call(threads, stream)
         inputs, out = by_name("inputs", inputs), by_name("outputs", out)
@@ -177,6 +183,8 @@ class Stages(Executable):
             if first.stage.is_whole and first.model is not None:
                 wanted = {n: values[n] for n in first.model.input_names}
                 results = first.model.run(wanted, threads, out=given, stream=stream)
+                # What it has run once is valid for it, unless elements of inputs decide.
+                self._latest = None if self._start.demanded else first.model
             else:
                 results = self._through(first, values, threads)
                 tensors = {n: _output_tensor(n, results[n]) for n in given}

@@ -135,7 +135,7 @@ class CpuModel(CompiledGraph):
         stream: Any = None,
     ) -> dict[str, Array]:
         check_no_stream(stream)
-        results = self._run_again(inputs, threads, out)
+        results = self.run_again(inputs, threads, out)
         if results is not None:
             return results
         inputs, out = by_name("inputs", inputs), by_name("outputs", out)
@@ -159,10 +159,9 @@ class CpuModel(CompiledGraph):
             self._keep(plan)
         return dict(zip(self.output_names, outputs, strict=True))
 
-    def _run_again(
+    def run_again(
         self, inputs: Mapping[str, Any], threads: Any, out: Mapping[str, Any] | None
     ) -> dict[str, Array] | None:
-        """A run whose arrays match those of an earlier one; None leaves it to `run`."""
         if type(inputs) is not dict or len(inputs) != len(self.input_names):
             return None
         given = tuple(map(inputs.get, self.input_names))

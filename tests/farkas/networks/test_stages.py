@@ -14,6 +14,7 @@ from onnx import numpy_helper as nh
 
 import farkas as fk
 import farkas.backend
+from farkas.networks.stages import Stages
 
 F, L, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Arrays = dict[str, np.ndarray]
@@ -85,6 +86,31 @@ def test_shapes_that_are_given_fix_the_model() -> None:
     agree(model, half, {"x": floats(2, 4)})
     with pytest.raises(fk.ArgumentError, match=r"x has shape \(3, 4\), not float32 x\[2,m\]"):
         half.run({"x": floats(3, 4)})
+
+
+def test_a_call_with_shapes_of_an_earlier_one_is_not_checked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build([helper.make_node("Add", ["x", "x"], ["y"])], {"x": (F, ["n", 3])}, {"y": F})
+    compiled = fk.compile_onnx(model)
+    for rows in (2, 5):
+        agree(model, compiled, {"x": floats(rows, 3)})
+    checked: list[tuple[int, ...]] = []
+    before = Stages._checked
+
+    def spy(self: Stages, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        checked.append(np.shape(inputs["x"]))
+        return before(self, inputs)
+
+    monkeypatch.setattr(Stages, "_checked", spy)
+    for rows in (5, 2, 7, 5):
+        agree(model, compiled, {"x": floats(rows, 3)})
+    assert checked == [(7, 3)]
+    for wrong in (floats(5, 4), floats(5, 3).astype(np.float64), floats(5)):
+        with pytest.raises(fk.ArgumentError, match="x"):
+            compiled.run({"x": wrong})
+    with pytest.raises(fk.ArgumentError, match="threads"):
+        compiled.run({"x": floats(5, 3)}, threads=0)
 
 
 def test_arguments_are_checked() -> None:
