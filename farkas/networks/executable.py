@@ -50,6 +50,12 @@ class Executable(ABC):
     ) -> dict[str, Any]:
         """Run it once."""
 
+    @abstractmethod
+    def run_again(
+        self, inputs: Mapping[str, Any], threads: Any = None, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """A run whose arrays match those of an earlier one; None leaves it to `run`."""
+
     def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
         """See `Network.prepare`; what is compiled for fixed sizes is ready."""
         check_prepared(self.inputs, shapes)
@@ -121,6 +127,11 @@ class WholeGraph(Executable):
         stream: Any = None,
     ) -> dict[str, Any]:
         return self.graph.run(inputs, threads, out=out, stream=stream)
+
+    def run_again(
+        self, inputs: Mapping[str, Any], threads: Any = None, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        return self.graph.run_again(inputs, threads, out)
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         return self.graph.profile(inputs, repeat)

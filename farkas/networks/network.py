@@ -168,6 +168,10 @@ class Network:
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         ToolchainError : a kernel of a GPU failed.
         """
+        if like is None and stream is None:
+            again = self._executable.run_again(inputs, threads, out)
+            if again is not None:
+                return again
         network = self._passed_further(inputs) or self
         run = partial(network._executable.run, threads=threads, stream=stream)
         if like is None and not is_foreign_run(inputs, out):

@@ -160,10 +160,6 @@ class Stages(Executable):
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
     ) -> dict[str, Any]:
-        if self._latest is not None and stream is None:
-            again = self._latest.run_again(inputs, threads, out)
-            if again is not None:
-                return again
         runner = self._runner
         runner.check_call(threads, stream)
         inputs, out = by_name("inputs", inputs), by_name("outputs", out)
@@ -192,6 +188,12 @@ class Stages(Executable):
         if inputs and len(there) == len(inputs):
             results |= runner.sent({n: a for n, a in results.items() if n not in given}, stream)
         return results
+
+    def run_again(
+        self, inputs: Mapping[str, Any], threads: Any = None, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        latest = self._latest
+        return None if latest is None else latest.run_again(inputs, threads, out)
 
     def _ready(self, inputs: Mapping[str, Any]) -> CompiledGraph | None:
         """The compiled graph for arrays of these shapes, if it is the whole network."""
@@ -429,7 +431,11 @@ def _call(
     arrays = [values[n] if n else None for n in call.inputs]
 
     def runner(body: Executable) -> Any:
-        return lambda given: list(body.run(given, threads).values())
+        def run(given: Mapping[str, Array]) -> list[Array]:
+            results = body.run_again(given, threads)
+            return [*(body.run(given, threads) if results is None else results).values()]
+
+        return run
 
     results = call(arrays, [runner(b) for b in bodies])
     for name, array in zip(call.outputs, results, strict=False):

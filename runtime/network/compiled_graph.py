@@ -90,7 +90,7 @@ class CompiledGraph(ABC):
         """
 
     def run_again(
-        self, inputs: Mapping[str, Any], threads: Any, out: Mapping[str, Any] | None
+        self, inputs: Mapping[str, Any], threads: Any = None, out: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
         """A run whose arrays match those of an earlier one; None leaves it to `run`."""
         return None
