@@ -17,7 +17,7 @@ import islpy as isl
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import ScopStatement
-from poly.ir.accesses import stride_of
+from poly.ir.accesses import loops_of_read, stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import (
@@ -162,8 +162,12 @@ def _along_rows(schedule: Schedule, name: str) -> Schedule:
 
 
 def _is_along(s: ScopStatement, index: str) -> bool:
-    """Whether most of what a statement touches is contiguous along a loop, and nothing is apart."""
-    strides = [stride_of(r, index) for r in (*s.source.reads, s.target)]
+    """Whether most of what a statement touches is contiguous along a loop, and nothing is apart.
+
+    Elements that are the same in all iterations, as of a scalar, do not count.
+    """
+    touched = [r for r in (*s.source.reads, s.target) if loops_of_read(r)]
+    strides = [stride_of(r, index) for r in touched]
     return strides.count(1) > len(strides) // 2 and None not in strides
 
 
