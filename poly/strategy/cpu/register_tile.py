@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from math import log, prod
+from math import gcd, log, prod
 
 from poly.buffers.promotion import BUFFER_LIMIT
 from poly.deps.scop import Scop, ScopStatement
 from poly.ir.accesses import (
+    block_of,
     element_stride,
     lane_dimension,
     loops_of_read,
@@ -253,8 +254,6 @@ class Update:
             length *= self.extents[loop] or 64
         in_buffer = any(tensor not in self.rearranged for tensor, _ in packed)
         most = max(1, BUFFER_LIMIT // packed_bytes) if in_buffer else self.machine.registers
-        # Where the target's row index is not just w, only full tiles begin at multiples.
-        exact = bool(w) and plain_dimension(self.s.target, w) is None
 
         def loads(vectors: int, rows: int) -> tuple[int, int]:
             """A row needs another load of what moves with w."""
@@ -269,7 +268,11 @@ class Update:
         pages = sum(w in loops_of_read(r) and self.turns_pages(r) for r in still) / times
         cost = TileCost(loads, store, pages * TURN_PAGE)
         height = self.extents.get(w) if w else 1
-        return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
+        whole = None
+        if w and height and plain_dimension(self.s.target, w) is None:
+            # Where the target's row index is not just w, only full tiles begin at multiples.
+            whole = gcd(height, block_of(self.s.target, w) or height)
+        return register_tile(self.extents[v], height, lanes, self.machine, most, whole, cost)
 
     def turns_pages(self, r: Read) -> bool:
         """Whether each iteration of the reduction reads another page of an operand."""
@@ -389,14 +392,14 @@ def register_tile(
     lanes: int,
     machine: Machine,
     most_vectors: int = 4,
-    exact: bool = False,
+    whole: int | None = None,
     cost: TileCost | None = None,
 ) -> tuple[int, int, float]:
     """(vectors, rows) of accumulators that fit the registers besides operands, for given extents.
 
     Also the quality: useful multiply-adds of whole vectors over the time of all tiles.
 
-    exact : rows are a divisor of the extent
+    whole : rows are a divisor of this
     """
     cost = cost or TileCost()
     if rows is None:
@@ -411,7 +414,7 @@ def register_tile(
         if columns is not None and vectors > 1 and columns < NEARLY_FULL * vectors * lanes:
             break
         for count in range(1, min(accumulators // vectors, MOST_ROWS, rows) + 1):
-            if exact and rows % count:
+            if whole is not None and whole % count:
                 continue
             quality = _quality(columns, rows, lanes, vectors, count, cost)
             if quality > best[0] * 1.01:
