@@ -11,6 +11,7 @@ import pytest
 import farkas as fk
 from poly.ir.expr import Const
 from runtime.reference.evaluate import run
+from tests.machines import automatic
 
 POOL = """def f({t} X[2,3,{h},{w}]) -> (Y) {{
     Y[n,c,p,q] max=! X[n,c,{s}*p+r-{pad},{s}*q+u-{pad}]
@@ -165,3 +166,14 @@ def test_a_matrix_is_turned_around_in_registers() -> None:
 def test_little_work_stays_on_one_thread() -> None:
     assert "parallel" not in check("def f(float32 X[16]) -> (Y) { Y[i] = max(X[i], 0) }")
     assert "parallel" in check("def f(float32 X[64,500]) -> (Y) { Y[i,j] = max(X[i,j], 0) }")
+
+
+def test_scalars_do_not_keep_a_maximum_from_its_lanes() -> None:
+    """Most of what S1 touches is contiguous along d, if elements that do not move are left out."""
+    text = """def f(float32 A[4,300,16], float32 B[4,16], float32 C[], float32 D[1]) -> (Y) {
+        float32 T[4,300,16]
+        T[i,k,l] = A[i,k,l] + B[i,l]
+        Y[n,d] max=! T[n,p,d] * (D[0] + C[] + tanh(C[] * T[n,p,d]))
+    }"""
+    assert "reorder S1: p, d\nvectorize S1: d" in automatic(text)
+    check(text)

@@ -8,8 +8,8 @@ import pytest
 import farkas as fk
 from poly.deps.scop import build_scop
 from poly.strategy.common.queries import result_of
-from poly.strategy.cpu.register_tile import find_contraction
-from tests.machines import AVX512
+from poly.strategy.cpu.register_tile import find_contraction, find_update
+from tests.machines import AVX512, automatic
 
 HEAD = "def f(float32 X[C,P], float32 W[96,C]) -> (float32 Y"
 TAIL = """ {
@@ -80,3 +80,20 @@ def test_results(text: str) -> None:
     elif text == TRANSPOSED:
         found = found.T
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_a_tile_fit_the_blocks_of_the_result() -> None:
+    """12 rows divide 48, but not 16: a tile would begin in the middle of a block."""
+    text = """def f(float32 X[48,3136], float32 W[48,48]) -> (float32 Y[3,3136,16]) {
+        Y[k // 16, p, k % 16] +=! X[c,p] * W[k,c] where k in 0:48, p in 0:3136, c in 0:48
+    }"""
+    scop = build_scop(fk.parse(text))
+    update = find_update(scop, scop.by_name["S0"], AVX512)
+    assert update is not None
+    made = update.with_vector("p")
+    assert made is not None and made[1].w == "k" and 16 % made[1].rows == 0
+    assert "vectorize" in automatic(text)
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, s).astype(np.float32) for s in ((48, 3136), (48, 48)))
+    found = fk.compile(text)(x, w)
+    np.testing.assert_array_equal(found.transpose(0, 2, 1).reshape(48, 3136), w @ x)
