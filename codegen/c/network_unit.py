@@ -1,7 +1,8 @@
 """One entry point for a whole graph: a single team of threads calls all kernels in order.
 
 Each distinct program is one function, in translation units that compile in parallel; a layer then
-costs a barrier instead of a fork.
+costs a barrier instead of a fork.  A step that may fail says so in an array of its own, the last
+one that is passed, at its number; no further step is run then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from codegen.c.thread_memory import declaration, definition
 from poly.ir.graph import Call
 
 _CALLS = "fk_calls"
+#: The parameters of the entry point, besides the number of threads.
+_GIVEN = "const int64_t *sizes, void *const *arrays"
 
 
 @dataclass(frozen=True)
@@ -32,32 +35,60 @@ class Slot:
         return f"({base} + {self.offset})" if self.offset else f"({base})"
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a network runs besides the functions of programs, and what may fail.
+
+    symbol : of the function that runs it, which is passed what the entry point is
+    definition : of the function that is called; call : which is 0 unless it has failed
+    """
+
+    symbol: str
+    definition: str
+    call: str
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The function that runs it."""
+        head = f"int32_t {self.symbol}({_GIVEN})"
+        unused = ["  (void)sizes;", "  (void)arrays;"]
+        return "\n".join([f"{head};", head, "{", *unused, f"  return {self.call};", "}"])
+
+
 def network_unit(
-    calls: Sequence[Call],
+    steps: Sequence[Call | Step],
     functions: Mapping[str, CFunction],
     slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
     sizes: Mapping[str, Sequence[int]],
+    failed: int,
 ) -> str:
-    """The C text that makes the calls of a graph, in order.
+    """The C text that runs the steps of a graph, in order.
 
     slots : of every value; by the name of a call, functions : what it calls, workspaces : the slots
     of that function's temporaries, and sizes : the values of the sizes that it is given
+    failed : the position of the array in which each `Step` says whether it has failed
     """
     distinct = {f.symbol: f for f in functions.values()}
     prototypes = [f"{f.prototype};" for f in distinct.values()]
-    lines = ["#include <stdint.h>", ""]
-    lines += [*pattern_types("\n".join(prototypes)), *prototypes]
+    own = [s for s in steps if isinstance(s, Step)]
+    texts = [*dict.fromkeys(s.definition for s in own), *(s.text for s in own)]
+    lines = _includes([*prototypes, *texts], bool(own)) + prototypes
     lines += definition(max((f.thread_memory for f in distinct.values()), default=0), others=True)
     shared = any(f.parallel for f in distinct.values())
-    given = "const int64_t *sizes, void *const *arrays"
-    lines += ["", f"static void {_CALLS}({given})", "{"]
-    for call in calls:
-        function = functions[call.name]
-        own = sizes[call.name]
-        lines += [f"  {line}" for line in _call(call, function, slots, workspaces, own, shared)]
+    lines += [*texts, "", f"static void {_CALLS}({_GIVEN})", "{"]
+    if own:
+        lines.append(f"  int32_t *const failed = (int32_t *)arrays[{failed}];")
+    for step in steps:
+        if isinstance(step, Step):
+            made = _step(step, own.index(step), shared)
+        else:
+            function, given = functions[step.name], sizes[step.name]
+            made = _call(step, function, slots, workspaces, given, shared)
+        lines += [f"  {line}" for line in made]
     lines += ["  (void)sizes;", "  (void)arrays;", "}", ""]
-    head = f"void {NETWORK_ENTRY}(int32_t threads, {given})"
+    head = f"void {NETWORK_ENTRY}(int32_t threads, {_GIVEN})"
     lines += [f"{head};", head, "{"]
     call_all = f"{_CALLS}(sizes, arrays);"
     lines += team(call_all) if shared else ["  (void)threads;", f"  {call_all}"]
@@ -99,6 +130,27 @@ def argument_slots(
     return [slots[values[n]] if n in values else own[n] for n, _ in function.tensors]
 
 
+def _includes(texts: Sequence[str], has_steps: bool) -> list[str]:
+    """What precedes all other lines."""
+    text = "\n".join(texts)
+    return [prelude_for(text)] if has_steps else ["#include <stdint.h>", "", *pattern_types(text)]
+
+
+def _step(step: Step, number: int, shared: bool) -> list[str]:
+    """One step: by one of the threads present; the others see whether it has failed."""
+    return [
+        f"/* {_comment(step.origin)} */",
+        *(["#pragma omp single"] if shared else []),
+        f"failed[{number}] = {step.symbol}(sizes, arrays);",
+        f"if (failed[{number}]) return;",
+    ]
+
+
+def _comment(origin: str) -> str:
+    """Text inside of a comment."""
+    return origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
+
+
 def _call(
     call: Call,
     function: CFunction,
@@ -111,8 +163,7 @@ def _call(
     found = argument_slots(call, function, slots, workspaces)
     passed = [f"sizes[{n}]" for n in sizes]
     passed += [f"({c} *){p.text}" for (_, c), p in zip(function.tensors, found, strict=True)]
-    origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
-    lines = [f"/* {origin or call.name} */"]
+    lines = [f"/* {_comment(call.origin) or call.name} */"]
     if shared and not function.parallel:
         lines.append("#pragma omp single")
     return [*lines, f"{function.symbol}({', '.join(passed)});"]

@@ -23,12 +23,29 @@ declare(
     "scatter_elements",
     "int64_t rank, const int64_t *shape, const int64_t *counts, int64_t axis",
     """\
-  int64_t size = 1, count = 1;
+  int64_t size = 1, count = 1, outer = 1, inner = 1;
+  int whole = 1;
   for (int64_t d = 0; d < rank; d++) {
     size *= shape[d];
     count *= counts[d];
+    if (d < axis) outer *= shape[d];
+    if (d > axis) inner *= shape[d];
+    if (d != axis && counts[d] != shape[d]) whole = 0;
   }
   if (size) memcpy(y0, x0, (size_t)size * sizeof *y0);
+  if (whole) {
+    for (int64_t o = 0, n = 0; o < outer; o++)
+      for (int64_t a = 0; a < counts[axis]; a++)
+        for (int64_t i = 0; i < inner; i++, n++) {
+          int64_t index = (int64_t)x1[n];
+          if (index < 0) index += shape[axis];
+          if (index < 0 || index >= shape[axis]) return 1;
+          @0@ *const to = y0 + (o * shape[axis] + index) * inner + i;
+          const @2@ value = x2[n];
+          @UPDATE@;
+        }
+    return 0;
+  }
   for (int64_t n = 0; n < count; n++) {
     int64_t rest = n, place = 0, stride = 1;
     for (int64_t d = rank - 1; d >= 0; d--) {

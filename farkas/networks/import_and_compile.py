@@ -40,7 +40,7 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
         return Network(origin, Stages.of(origin, opened, keeper=keeper))
-    stage = import_stage(opened, given)
+    stage = import_stage(opened, given, routines=target.runner.routines)
     tell("import", 1, 1, "")
     if not stage.is_whole:
         return Network(origin, Stages.of(origin, opened, keeper=keeper, first=stage))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from frontends.onnx import Given, Source, Stage, import_stage, never_supported
+from frontends.onnx import Given, Routines, Source, Stage, import_stage, never_supported
 from poly.errors import ArgumentError, FarkasError, ModelError, UnsupportedModelError
 from poly.ir.port import Port
 
@@ -45,7 +45,7 @@ def open_stage(
         sizes = {n: examples.get(n, default) for n in names}
         given = {p.name: _given(p, sizes) for p in ports}
         try:
-            stage = import_stage(source, {**given, **known}, has_routines=True)
+            stage = import_stage(source, {**given, **known}, routines=Routines.ALL)
         except (ModelError, UnsupportedModelError) as error:
             first = first or error
             continue

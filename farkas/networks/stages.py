@@ -323,7 +323,7 @@ class Stages(Executable):
         # Networks of the cache run without the importer.
         from frontends.onnx import import_stage
 
-        return import_stage(self._source, given, start.nodes)
+        return import_stage(self._source, given, start.nodes, self._runner.routines)
 
     def _add(self, start: Start, values: Mapping[str, Array], stage: Stage) -> Variant:
         """Compile a stage, and keep it."""

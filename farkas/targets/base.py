@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from frontends.onnx import Routines
 from poly.errors import ArgumentError
 from runtime.common.arguments import Span, check_output, span_of
 
@@ -39,6 +40,8 @@ class Runner(ABC):
     one_thread: ClassVar[int | None] = None
     #: Whether there is a roofline to compare times with.
     has_roofline: ClassVar[bool] = False
+    #: Operators of networks that are no comprehensions, but run there.
+    routines: ClassVar[Routines] = Routines.NONE
     #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None
 

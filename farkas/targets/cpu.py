@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from farkas.targets.base import Runner
+from frontends.onnx import Routines
 from poly.errors import CacheError
 from runtime.common.arguments import check_no_stream, check_threads
 from runtime.common.cache import Cache
@@ -41,6 +42,7 @@ class CpuRunner(Runner):
     recalls: ClassVar[bool] = True
     has_roofline: ClassVar[bool] = True
     one_thread: ClassVar[int | None] = 1
+    routines: ClassVar[Routines] = Routines.FAST
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.toolchain, self.cache, self.threads, self.asked)

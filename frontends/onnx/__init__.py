@@ -7,7 +7,7 @@ Files, operators, bodies and the importer have folders of their own; passes over
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Stage, StoredNode
+from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Routines, Stage, StoredNode
 
 if TYPE_CHECKING:
     from frontends.onnx.core.node import supported_operators
@@ -31,6 +31,7 @@ __all__ = [
     "Maker",
     "OpaqueCall",
     "Pending",
+    "Routines",
     "Source",
     "Stage",
     "StoredNode",

@@ -1,7 +1,7 @@
 """Graphs: programs connected by named values; models are imported as these.
 
 Every arithmetic node is a call of a `Program`; a `View` renames the same bytes under another
-shape.  A `Routine`, in graphs that are exported as C, is what no program expresses.  Constants are
+shape.  A `Routine`, in graphs for a processor, is what no program expresses.  Constants are
 held once, as arrays, and never become literals in generated code.
 """
 
@@ -71,10 +71,11 @@ Argument = Expr | tuple[Expr, ...] | float
 
 @dataclass(frozen=True)
 class Routine:
-    """A call of a function for which there is no program, which C that is exported has by hand.
+    """A call of a function for which there is no program, and which is written in C by hand.
 
     kind, mode : which one, and a choice that it has, see `codegen.routines`
     scratch : the width in bytes and the shape of the memory that it needs
+    failure : what is wrong if it fails
     """
 
     name: str
@@ -85,6 +86,7 @@ class Routine:
     mode: str = ""
     scratch: tuple[int, tuple[Expr, ...]] | None = None
     origin: str = ""
+    failure: str = ""
 
     def __str__(self) -> str:
         kind = f"{self.kind}:{self.mode}" if self.mode else self.kind

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from codegen.c.network_unit import argument_slots, network_unit
+from codegen.c.network_unit import Step, argument_slots, network_unit
 from poly.ir.expr import Const, Expr, Op, Size
-from poly.ir.graph import Call, Graph
+from poly.ir.graph import Call, Graph, Routine
 from poly.ir.instruction_tables import declared_intrinsics
 from poly.machine.cpu import Machine
 from runtime.common.cache import Cache, Entry, digest
@@ -26,9 +26,11 @@ from runtime.network.clock import Clock
 from runtime.network.generate_graph import GeneratedGraph, fixed_plan, generate_graph, sharing_of
 from runtime.network.kernel_units import KernelUnits
 from runtime.network.layouts import Layouts, apply_layouts, choose_layouts, read_layouts
+from runtime.network.pointer_order import pointer_order
+from runtime.network.routine_steps import steps_of
 from runtime.tuned.record_file import TunedSchedules
 
-_FORMAT = "6"
+_FORMAT = "7"
 
 
 def build_graph(
@@ -115,7 +117,11 @@ def _graph_text(graph: Graph) -> str:
     lines = [",".join(graph.inputs), ",".join(graph.outputs), ",".join(sorted(graph.constants))]
     lines += [",".join(graph.sizes), *(f"{n} = {e}" for n, e in graph.derived.items())]
     for node in graph.nodes:
-        own = node.program.digest if isinstance(node, Call) else "view"
+        own = "view"
+        if isinstance(node, Call):
+            own = node.program.digest
+        elif isinstance(node, Routine):
+            own = f"{node.kind}:{node.mode} {node.arguments} {node.scratch}"
         lines.append(f"{own} {','.join(node.inputs)} {','.join(node.outputs)} {node.origin}")
         lines += [str(graph.values[o]) for o in node.outputs]
     return "\n".join(lines)
@@ -144,12 +150,14 @@ def _build(
         made = generate_graph(graph, machine, tell, clock, workers, units.add, tuned=tuned)
         units.finish()
         require([i for _, k in made.kernels for i in k.function.instructions], toolchain, cache)
+        steps, sizes = steps_of(made)
+        failed = pointer_order(made.graph, made.sharing, made.scratch).count
         work.add(
             "network.c",
-            network_unit(made.calls, made.functions, made.slots, made.workspaces, made.passed),
+            network_unit(steps, made.functions, made.slots, made.workspaces, made.passed, failed),
         )
         tell("compile", 0, 1, f"the rest of {len(made.kernels)} kernels with {toolchain.kind}")
-        calls = [_described(made, call) for call in made.calls]
+        described = [_described(made, step) for step in steps]
         warnings = work.finish()
         library = (folder / LIBRARY).read_bytes()
     tell("compile", 1, 1, "")
@@ -160,8 +168,8 @@ def _build(
             call: {t: (width, list(map(write_expr, shape))) for t, (width, shape) in own.items()}
             for call, own in made.scratch.items()
         },
-        "sizes": list(map(write_expr, made.sizes)),
-        "calls": calls,
+        "sizes": list(map(write_expr, sizes)),
+        "calls": described,
         "kernels": len(made.kernels),
         "warnings": warnings,
         "toolchain": str(toolchain),
@@ -174,11 +182,14 @@ def _build(
     )
 
 
-def _described(made: GeneratedGraph, call: Call) -> list[object]:
+def _described(made: GeneratedGraph, call: Call | Step) -> list[object]:
     """A call as `runtime.network.profile` reads it.
 
-    That is its origin, its function, and the slots of its sizes and tensors.
+    That is its origin and its function, and the slots of its sizes and tensors; a `Step` is passed
+    all of them.
     """
+    if isinstance(call, Step):
+        return [call.origin, call.symbol, None, None]
     function = made.functions[call.name]
     tensors = argument_slots(call, function, made.slots, made.workspaces)
     slots = [[p.index, p.offset] for p in tensors]

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, ModelError
 from poly.ir.cost import WORTH_SHARING, work_of_program
 from poly.ir.dtypes import UINT8
 from poly.ir.expr import evaluate_int
-from poly.ir.graph import Call
+from poly.ir.graph import Call, Routine
 from poly.ir.program import Tensor
 from poly.ir.size_values import by_name, check_size
 from runtime.common.arguments import (
@@ -83,7 +83,13 @@ class CpuModel(CompiledGraph):
         self._order = pointer_order(graph, built.sharing, built.scratch)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
         #: The pointers that a call passes: inputs, outputs, constants, and memory in the arena.
-        self._pointers = (ctypes.c_void_p * self._order.count)()
+        routines = [n for n in graph.nodes if isinstance(n, Routine)]
+        self._pointers = (ctypes.c_void_p * (self._order.count + bool(routines)))()
+        #: Whether each routine has failed, and what to say then.
+        self._failed = (ctypes.c_int32 * len(routines))()
+        self._failures = [f"{r.origin or r.name}: {r.failure}" for r in routines]
+        if routines:
+            self._pointers[self._order.count] = ctypes.addressof(self._failed)
         for name, array in self._constants.items():
             self._pointers[self._order.positions[name]] = address(array)
         self._plans: OrderedDict[tuple[int, ...], CallPlan] = OrderedDict()
@@ -155,6 +161,7 @@ class CpuModel(CompiledGraph):
             for position, at in enumerate(addresses):
                 self._pointers[position] = at
             self._function(count or self._usual_threads(plan), _numbers(plan), self._pointers)
+            self._check_routines()
             fill_copied(self.graph, plan.memory, given, outputs)
             self._keep(plan)
         return dict(zip(self.output_names, outputs, strict=True))
@@ -174,6 +181,7 @@ class CpuModel(CompiledGraph):
             made = self._quick(given, given_out, threads, None)
             if made is NotImplemented:
                 return None
+            self._check_routines()
             results = (made,) if len(self.output_names) == 1 else made
             if self._copied is not None:
                 fill_copied(self.graph, self._copied, given, results)
@@ -194,6 +202,12 @@ class CpuModel(CompiledGraph):
             return time_calls(
                 self._library, self.entry, list(self._pointers), plan.arguments, repeat
             )
+
+    def _check_routines(self) -> None:
+        """Raise `ModelError` if a routine of the run has failed; no later one has run then."""
+        for failed, what in zip(self._failed, self._failures, strict=True):
+            if failed:
+                raise ModelError(what)
 
     def _usual_threads(self, plan: CallPlan) -> int:
         """The default number of threads of a run."""

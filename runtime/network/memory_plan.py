@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poly.ir.graph import Call, Graph, GraphNode
+from poly.ir.graph import Graph, GraphNode, View
 from runtime.common.arguments import Array
 
 
@@ -27,7 +27,7 @@ class Sharing:
 
     def runs(self, node: GraphNode) -> bool:
         """Whether a node has anything to do."""
-        return isinstance(node, Call) and node.outputs[0] not in self.joined
+        return not isinstance(node, View) and node.outputs[0] not in self.joined
 
 
 @dataclass(frozen=True, order=True)

@@ -66,8 +66,13 @@ def time_calls(
     for origin, symbol, numbers, slots in json.loads(entry.read("meta.json"))["calls"]:
         function = library[symbol]
         function.restype = None
-        passed: list[Any] = [ctypes.c_int64(sizes[n]) for n in numbers]
-        passed += [ctypes.c_void_p((arrays[index] or 0) + offset) for index, offset in slots]
+        if numbers is None:
+            passed: list[Any] = [
+                (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_void_p * len(arrays))(*arrays)
+            ]  # fmt: skip
+        else:
+            passed = [ctypes.c_int64(sizes[n]) for n in numbers]
+            passed += [ctypes.c_void_p((arrays[index] or 0) + offset) for index, offset in slots]
         made.append((origin, symbol, function, passed, list[float]()))
     for _ in range(repeat):
         for _, _, function, passed, times in made:

@@ -97,10 +97,11 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class InC:
-    """How C that is exported computes the outputs of a node: see `poly.ir.graph.Routine`.
+    """How C computes the outputs of a node: see `poly.ir.graph.Routine`.
 
     shapes : of the outputs; operands : how many of the node's it takes, None for all; tables :
-    constants that are its last ones
+    constants that are its last ones; failure : what is wrong with operands for which it fails
+    is_slow : numpy is faster, and computes them where there is one
     """
 
     kind: str
@@ -110,6 +111,8 @@ class InC:
     scratch: tuple[int, tuple[Extent, ...]] | None = None
     operands: int | None = None
     tables: tuple[np.ndarray, ...] = ()
+    failure: str = ""
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, eq=False)

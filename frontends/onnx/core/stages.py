@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,17 @@ NO_TENSOR = DType("sequence", "o", 0)
 Body = Callable[[Mapping[str, Array]], Sequence[Array]]
 #: Arrays of the operands (None where omitted) and the operator's bodies in, outputs out.
 OpaqueFunction = Callable[[Sequence[Array | None], Sequence[Body]], Sequence[Array]]
+
+
+class Routines(Enum):
+    """Which operators without comprehensions become routines of a graph, see `Routine`.
+
+    NONE : numpy computes them; FAST : those that are faster than numpy; ALL : there is no numpy
+    """
+
+    NONE = "none"
+    FAST = "fast"
+    ALL = "all"
 
 
 def type_of(value: Array) -> DType:

@@ -40,7 +40,7 @@ from frontends.onnx.core.node import (
     Value,
     find_operator,
 )
-from frontends.onnx.core.stages import NO_TENSOR, TEXT, Given, OpaqueCall, Pending, Stage
+from frontends.onnx.core.stages import NO_TENSOR, TEXT, Given, OpaqueCall, Pending, Routines, Stage
 from frontends.onnx.core.symbolic_dims import CURRENT, Dim, concrete, holds_sizes
 from frontends.onnx.core.value_types import (
     Shapes,
@@ -91,14 +91,14 @@ def import_stage(
     source: Source,
     given: Mapping[str, Given],
     pending: Sequence[Pending] | None = None,
-    has_routines: bool = False,
+    routines: Routines = Routines.NONE,
 ) -> Stage:
     """Import as much as can be compiled of a model, or of the nodes that an earlier stage left.
 
     Parameters
     ----------
     given : the values to start from: inputs, and results of earlier stages
-    has_routines : whether operators without comprehensions may become routines of the graph
+    routines : which operators without comprehensions become routines of the graph
 
     Raises
     ------
@@ -107,7 +107,7 @@ def import_stage(
     """
     while True:
         try:
-            return Importer(source, given, pending, has_routines).stage()
+            return Importer(source, given, pending, routines).stage()
         except CloseError as error:
             given = {n: g.closed(error.names) for n, g in given.items()}
 
@@ -159,10 +159,10 @@ class Importer(Environment):
         source: Source,
         given: Mapping[str, Given],
         pending: Sequence[Pending] | None = None,
-        has_routines: bool = False,
+        routines: Routines = Routines.NONE,
     ) -> None:
         super().__init__(source, given, is_first=pending is None)
-        self.has_routines = has_routines
+        self.routines = routines
         self.work = deque(source.nodes if pending is None else pending)
         self.functions = {(domain_of(f.domain), f.name): f for f in self.model.functions}
         self.opaque: list[OpaqueCall] = []
@@ -390,11 +390,12 @@ class Importer(Environment):
                 if name:
                     self._bind(name, self._known(name, array), unverified=False)
             return
-        if self.has_routines and not unverified:
+        if self.routines != Routines.NONE and not unverified:
             if result.decides is not None:
                 raise NotKnownError("it decides about shapes", result.decides)
-            if result.in_c is not None:
-                self._call_routine(node, result, result.in_c, names)
+            in_c = result.in_c
+            if in_c is not None and not (in_c.is_slow and self.routines == Routines.FAST):
+                self._call_routine(node, result, in_c, names)
                 return
         reason = "it has no comprehension, and so cannot be part of a single graph"
         self.postponed.append(self._reported(pending, reason))

@@ -16,8 +16,9 @@ def routine(
     scratch = in_c.scratch and (in_c.scratch[0], tuple(map(extent_expr, in_c.scratch[1])))
     arguments = tuple(map(_argument, in_c.arguments))
     return Routine(
-        name, in_c.kind, tuple(inputs), tuple(outputs), arguments, in_c.mode, scratch, origin
-    )
+        name, in_c.kind, tuple(inputs), tuple(outputs), arguments, in_c.mode, scratch, origin,
+        in_c.failure,
+    )  # fmt: skip
 
 
 def _argument(given: Extent | float | tuple[Extent, ...]) -> Argument:

@@ -23,6 +23,9 @@ from frontends.onnx.ops.broadcasting import broadcast, operand, result_shape
 from frontends.onnx.ops.select import opaque, taken
 from poly.ir.dtypes import FLOAT32, FLOAT64
 
+#: Rows of a matrix up to which elimination by hand is as fast as LAPACK.
+MOST_BY_HAND = 32
+
 
 @dataclass(frozen=True)
 class Product:
@@ -231,7 +234,10 @@ def of_matrices(node: Node, function: Callable[[Array], Array], kind: str) -> Se
     size, outer = x.shape[-1], x.shape[:-2]
     shape, rows = (outer, size) if kind == "determinant" else (x.shape, 2 * size)
     arguments = math.prod(outer), size
-    in_c = InC(kind, (shape,), arguments, scratch=(8, (rows, size)))
+    in_c = InC(
+        kind, (shape,), arguments, scratch=(8, (rows, size)), failure="a matrix has no inverse",
+        is_slow=not isinstance(size, int) or size > MOST_BY_HAND,
+    )  # fmt: skip
     return opaque([x], [x.dtype], run, in_c if x.dtype in (FLOAT32, FLOAT64) else None)
 
 

@@ -21,6 +21,8 @@ from frontends.onnx.ops.select import opaque, taken
 from frontends.onnx.ops.windows import Window, axis_names, spatial, weights_kernel, windows
 from poly.ir.dtypes import FLOAT32, FLOAT64, DType
 
+FLOATS = (FLOAT32, FLOAT64)
+NO_REGION = "a region is of no image, or too far from it"
 _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
@@ -335,8 +337,8 @@ def roi_align(node: Node) -> Sequence[Result]:
         rois.shape[0], *x.shape, rows, columns, ratio, scale, 0.5 if half else 0.0,
         int(mode == "max"),
     )  # fmt: skip
-    in_c = InC("roi_align", (shape,), arguments) if x.dtype in (FLOAT32, FLOAT64) else None
-    return opaque([x, rois, batch], [x.dtype], run, in_c)
+    in_c = InC("roi_align", (shape,), arguments, failure=NO_REGION)
+    return opaque([x, rois, batch], [x.dtype], run, in_c if x.dtype in FLOATS else None)
 
 
 def _roi_axis(
@@ -406,5 +408,5 @@ def max_roi_pool(node: Node) -> Sequence[Result]:
 
     shape = (rois.shape[0], x.shape[1], *cells)
     arguments = rois.shape[0], *x.shape, *cells, scale
-    in_c = InC("max_roi_pool", (shape,), arguments) if x.dtype in (FLOAT32, FLOAT64) else None
-    return opaque([x, rois], [x.dtype], run, in_c)
+    in_c = InC("max_roi_pool", (shape,), arguments, failure=NO_REGION)
+    return opaque([x, rois], [x.dtype], run, in_c if x.dtype in FLOATS else None)

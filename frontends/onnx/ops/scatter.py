@@ -9,12 +9,13 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, InC, Node, Result, operator
+from frontends.onnx.core.node import Compute, InC, Node, Result, Value, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.select import given, opaque, taken
 from frontends.onnx.ops.windows import axis_names, spatial
 from poly.ir.dtypes import DType
 
+OUT_OF_RANGE = "an index is out of range"
 _UPDATES = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -31,6 +32,15 @@ def _mode(how: str, dtype: DType) -> str | None:
     if how == "none":
         return ""
     return how if dtype.compute == dtype and dtype.kind != "b" else None
+
+
+def _in_c(
+    kind: str, x: Value, arguments: Sequence[Extent | tuple[Extent, ...]], mode: str | None
+) -> InC | None:
+    """The routine that updates elements of X, None if there is none for the mode."""
+    if mode is None:
+        return None
+    return InC(kind, (x.shape,), tuple(arguments), mode, failure=OUT_OF_RANGE)
 
 
 def _reduction(node: Node) -> str:
@@ -59,7 +69,7 @@ def scatter_elements(node: Node) -> Sequence[Result]:
 
     mode = _mode(how, x.dtype)
     arguments = x.rank, x.shape, which.shape, axis
-    in_c = None if mode is None else InC("scatter_elements", (x.shape,), arguments, mode)
+    in_c = _in_c("scatter_elements", x, arguments, mode)
     return opaque([x, which, updates], [x.dtype], run, in_c)
 
 
@@ -83,7 +93,7 @@ def scatter_nd(node: Node) -> Sequence[Result]:
     arguments = (
         math.prod(which.shape[:-1]), depth, math.prod(x.shape[depth:]), x.shape[:depth]
     )  # fmt: skip
-    in_c = None if mode is None else InC("scatter_nd", (x.shape,), arguments, mode)
+    in_c = _in_c("scatter_nd", x, arguments, mode)
     return opaque([x, which, updates], [x.dtype], run, in_c)
 
 
@@ -123,7 +133,8 @@ def tensor_scatter(node: Node) -> Sequence[Result]:
             math.prod(x.shape[axis + 1 :]), int(mode == "circular"),
         )  # fmt: skip
         tables = () if start is not None else (np.zeros(x.shape[0], np.int64),)
-        in_c = InC("tensor_scatter", (x.shape,), arguments, tables=tables)
+        failure = "elements are written beyond the end of the axis"
+        in_c = InC("tensor_scatter", (x.shape,), arguments, tables=tables, failure=failure)
     return opaque([x, updates, start], [x.dtype], run, in_c)
 
 
@@ -156,7 +167,8 @@ def max_unpool(node: Node) -> Sequence[Result]:
         return [y]
 
     arguments = x.rank, shape, full, math.prod(x.shape)
-    return opaque([x, which], [x.dtype], run, InC("max_unpool", (full,), arguments))
+    in_c = InC("max_unpool", (full,), arguments, failure=OUT_OF_RANGE)
+    return opaque([x, which], [x.dtype], run, in_c)
 
 
 @operator("Col2Im")
