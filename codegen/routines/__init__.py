@@ -1,4 +1,4 @@
 """Functions in C, written by hand, for operators that are not comprehensions.
 
-C that is exported calls them (`poly.ir.graph.Routine`); Farkas itself computes these with numpy.
+Nodes of a graph for a processor call them (`poly.ir.graph.Routine`).
 """

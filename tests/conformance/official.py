@@ -23,6 +23,7 @@ with warnings.catch_warnings():
 
 import farkas as fk
 import farkas.backend
+from poly.ir.graph import Routine
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 #: Element types that programs compute with.
@@ -137,7 +138,9 @@ def _nodes(nodes: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case: "" if it passed, else the reason; seconds; opaque operators used."""
+    """What became of a case: "" if it passed, else the reason; seconds; opaque operators used, be
+    they routines or run by numpy.
+    """
 
     name: str
     scope: str
@@ -176,7 +179,9 @@ def run_case(case: Case, limit: int = 60, is_open: bool = False, target: str = "
         for inputs, expected in case.sets:
             results = list(prepared.run(inputs))
             Runner.assert_similar_outputs(expected, results, case.rtol, case.atol)
-        return getattr(prepared.model, "opaque_operators", ())
+        made = prepared.model
+        routines = (n for g in made.graphs for n in g.nodes if isinstance(n, Routine))
+        return (*made.opaque_operators, *(n.origin.split()[0] for n in routines))
 
     return judged(case, check, limit)
 

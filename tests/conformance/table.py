@@ -30,7 +30,7 @@ others, {outside} pass as well.
 
 ## Operators
 
-An operator is a *comprehension* where no test needed numpy for it, else *opaque*.
+An operator is a *comprehension* where no test needed a routine or numpy for it, else *opaque*.
 
 | operator | tests in scope | passed | how |
 |---|---|---|---|

@@ -1,0 +1,169 @@
+"""Operators without comprehensions are routines in C, where these are faster than numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import farkas as fk
+from poly.ir.graph import Routine
+from tests.routine_cases import CASES, Array, by_numpy, few, floats, model_of, scatter, ties
+
+#: Types for which there is no routine: numpy computes them.
+NO_ROUTINE = ("float16", "bool")
+
+
+def routines(network: fk.Network) -> list[str]:
+    return [n.kind for g in network.graphs for n in g.nodes if isinstance(n, Routine)]
+
+
+def model_text(text: str, opset: int = 18) -> onnx.ModelProto:
+    head = f'<ir_version: 8, opset_import: ["": {opset}]>'
+    return onnx.parser.parse_model(head + text)
+
+
+#: Sums over the edges of a graph, between two products.
+EDGES = model_text(
+    """
+    edges (float[n,8] x, int64[e,8] at, float[e,8] u, float[8,8] w) => (float[n,8] y) {
+        xw = MatMul(x, w)
+        sums = ScatterElements <axis: int = 0, reduction: string = "add"> (xw, at, u)
+        r = Relu(sums)
+        y = MatMul(r, w)
+    }
+    """
+)
+
+
+def edges(rows: int, count: int) -> dict[str, Array]:
+    draw = np.random.default_rng(rows)
+    return {
+        "x": few(rows, 8),
+        "at": np.repeat(draw.integers(-rows, rows, (count, 1)), 8, axis=1),
+        "u": few(count, 8),
+        "w": few(8, 8),
+    }
+
+
+def expected(given: Mapping[str, Array]) -> Array:
+    sums = given["x"] @ given["w"]
+    np.add.at(sums, given["at"][:, 0], given["u"])
+    result: Array = np.maximum(sums, 0) @ given["w"]
+    return result
+
+
+@pytest.mark.parametrize(("operator", "inputs", "attributes"), CASES)
+def test_they_compute_what_numpy_does(
+    operator: str, inputs: Mapping[str, Array], attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = model_of(operator, inputs, 1, **attributes)
+    network = fk.compile_onnx(model)
+    found = network.run(inputs)
+    with_mode = attributes.get("reduction", "none") != "none"
+    narrow = with_mode and inputs["x"].dtype.name in NO_ROUTINE
+    assert bool(network.opaque_operators) == narrow != bool(routines(network))
+    for name, want in by_numpy(model, inputs, tmp_path).items():
+        assert found[name].dtype == want.dtype
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 2), (4, 5, 2), (4, 2, 3), (3, 5, 3)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_updates_of_a_part_or_of_whole_slices(
+    axis: int, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    operator, inputs, attributes = scatter(np.float32, "add", axis)
+    draw = np.random.default_rng(axis)
+    end = (4, 5, 3)[axis]
+    inputs = {"x": inputs["x"], "i": draw.integers(-end, end, shape), "u": few(*shape)}
+    model = model_of(operator, inputs, 1, **attributes)
+    found = fk.compile_onnx(model).run(inputs)["y0"]
+    np.testing.assert_array_equal(found, by_numpy(model, inputs, tmp_path)["y0"])
+
+
+def test_the_network_is_one_graph() -> None:
+    network = fk.compile_onnx(EDGES)
+    for rows, count in ((5, 30), (17, 3), (64, 1000), (5, 30)):
+        given = edges(rows, count)
+        np.testing.assert_array_equal(network.run(given)["y"], expected(given))
+    assert routines(network) == ["scatter_elements"] and not network.opaque_operators
+    assert len(network.graphs) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_failure_says_which_node_and_ends_the_run(threads: int) -> None:
+    network = fk.compile_onnx(EDGES, threads=threads)
+    given = edges(300, 5000)
+    wrong = dict(given, at=given["at"].copy())
+    wrong["at"][4000] = 300
+    for _ in range(3):
+        np.testing.assert_array_equal(network.run(given)["y"], expected(given))
+        with pytest.raises(fk.ModelError, match=r"ScatterElements .*: an index is out of range"):
+            network.run(wrong)
+
+
+def test_each_routine_has_its_own_failure() -> None:
+    """The second one fails after the first one has, and has not, in runs before."""
+    network = fk.compile_onnx(
+        model_text(
+            """
+            two (float[4] x, int64[2] i, int64[2,1] j, float[2] u) => (float[4] y) {
+                first = ScatterElements <axis: int = 0> (x, i, u)
+                doubled = Add(first, first)
+                y = ScatterND (doubled, j, u)
+            }
+            """
+        )
+    )
+    good, bad = np.array([0, 1]), np.array([0, 9])
+    given = {"x": floats(4), "u": floats(2)}
+    for i, j, named in (
+        (good, good, ""), (bad, good, "ScatterElements"), (good, bad, "ScatterND"),
+        (bad, bad, "ScatterElements"), (good, good, ""), (good, bad, "ScatterND"),
+    ):  # fmt: skip
+        run = {**given, "i": i, "j": j.reshape(2, 1)}
+        if not named:
+            np.testing.assert_array_equal(network.run(run)["y"][:2], given["u"])
+            continue
+        with pytest.raises(fk.ModelError, match=named):
+            network.run(run)
+
+
+def test_they_are_profiled_like_calls() -> None:
+    network = fk.compile_onnx(EDGES)
+    timings = network.profile(edges(50, 200), repeat=2)
+    (own,) = (t for t in timings if t.kernel.startswith("fk_step_"))
+    assert own.origin.startswith("ScatterElements") and own.seconds > 0
+
+
+def test_a_second_network_of_the_same_file_has_them(tmp_path: Path) -> None:
+    given = edges(20, 50)
+    fk.compile_onnx(EDGES, cache=tmp_path).run(given)
+    again = fk.compile_onnx(EDGES, cache=tmp_path)
+    np.testing.assert_array_equal(again.run(given)["y"], expected(given))
+    assert again.report.from_cache and routines(again) == ["scatter_elements"]
+    given["at"][0] = -21
+    with pytest.raises(fk.ModelError, match="an index is out of range"):
+        again.run(given)
+
+
+def test_large_matrices_are_left_to_lapack() -> None:
+    for size, kinds in ((4, ["determinant"]), (64, [])):
+        inputs = {"x": floats(2, size, size, dtype=np.float64)}
+        network = fk.compile_onnx(model_of("Det", inputs, 1))
+        np.testing.assert_allclose(network.run(inputs)["y0"], np.linalg.det(inputs["x"]))
+        assert routines(network) == kinds
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_the_greatest_of_equals_are_the_first(largest: int, tmp_path: Path) -> None:
+    inputs = {"x": ties(3, 200), "k": np.array([7])}
+    model = model_of("TopK", inputs, 2, axis=1, largest=largest)
+    found = fk.compile_onnx(model).run(inputs)
+    for name, want in by_numpy(model, inputs, tmp_path).items():
+        np.testing.assert_array_equal(found[name], want)
