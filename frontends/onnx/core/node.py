@@ -117,7 +117,7 @@ class InC:
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """All outputs of a node, computed by numpy while the model runs.
+    """All outputs of a node, computed by numpy while the model runs, or by a routine in C.
 
     `types` are those of the outputs, whose shapes are known once they are computed.  `bodies` are
     subgraphs as models, which `run` may call.  `decides` is an operand whose elements must be known
