@@ -168,6 +168,7 @@ def write(name: str, folder: Path) -> Path:
 def task(name: str, path: Path) -> Task:
     """The task of a model, at one of its sizes."""
     model, _, size = name.rpartition(" ")
-    inputs = MODELS[model].make(np.random.default_rng(5), int(size))
+    drawn = MODELS[model].make(np.random.default_rng(5), int(size))
+    inputs = {n: np.array(a, order="C") for n, a in drawn.items()}  # OpenVINO takes no others
     outputs = tuple(o.name for o in onnx.load(path, load_external_data=False).graph.output)
     return Task(name, "public", path, inputs, outputs, tolerance=MODELS[model].tolerance)
