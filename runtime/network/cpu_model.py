@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from poly.errors import ArgumentError, ModelError
@@ -47,6 +48,8 @@ from runtime.network.profile import Timing, check_repeat, time_calls
 
 #: The most memory plans that are kept, one for each combination of sizes.
 KEPT = 256
+#: What a routine does for an element, as `work_of_program` counts.
+ROUTINE_WORK = 8
 #: The most call plans that compiled code compares with a new call, one after the other.
 AT_ONCE = 32
 
@@ -83,7 +86,7 @@ class CpuModel(CompiledGraph):
         self._order = pointer_order(graph, built.sharing, built.scratch)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
         #: The pointers that a call passes: inputs, outputs, constants, and memory in the arena.
-        routines = [n for n in graph.nodes if isinstance(n, Routine)]
+        self._routines = routines = [n for n in graph.nodes if isinstance(n, Routine)]
         self._pointers = (ctypes.c_void_p * (self._order.count + bool(routines)))()
         #: Whether each routine has failed, and what to say then.
         self._failed = (ctypes.c_int32 * len(routines))()
@@ -270,6 +273,9 @@ class CpuModel(CompiledGraph):
         if memory is None:
             env, graph, memory = plan_at(graph, sizes, built.sharing, built.scratch)
         work = sum(work_of_program(n.program, env) for n in self.calls)
+        work += ROUTINE_WORK * sum(
+            prod(graph.shape(v)) for r in self._routines for v in (*r.inputs, *r.outputs)
+        )
         found = self._plans[sizes] = CallPlan(
             {n: graph.shape(n) for n in (*graph.inputs, *graph.outputs)},
             memory,

@@ -12,6 +12,7 @@ import pytest
 
 import farkas as fk
 from poly.ir.graph import Routine
+from runtime.network.cpu_model import CpuModel
 from tests.routine_cases import CASES, Array, by_numpy, few, floats, model_of, scatter, ties
 
 #: Types for which there is no routine: numpy computes them.
@@ -150,6 +151,14 @@ def test_a_second_network_of_the_same_file_has_them(tmp_path: Path) -> None:
     given["at"][0] = -21
     with pytest.raises(fk.ModelError, match="an index is out of range"):
         again.run(given)
+
+
+@pytest.mark.parametrize(("count", "is_little"), [(50, True), (50_000, False)])
+def test_other_python_threads_do_not_wait_for_many_elements(count: int, is_little: bool) -> None:
+    network = fk.compile_onnx(model_of("TopK", {"x": floats(count), "k": np.array([3])}, 2))
+    network.run({"x": floats(count), "k": np.array([3])})
+    (graph,) = network.compiled
+    assert isinstance(graph, CpuModel) and graph.plan().little == is_little
 
 
 def test_large_matrices_are_left_to_lapack() -> None:
