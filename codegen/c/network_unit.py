@@ -1,8 +1,8 @@
 """One entry point for a whole graph: a single team of threads calls all kernels in order.
 
 Each distinct program is one function, in translation units that compile in parallel; a layer then
-costs a barrier instead of a fork.  A step that may fail says so in an array of its own, the last
-one that is passed, at its number; no further step is run then.
+costs a barrier instead of a fork.  A routine says whether it has failed in an array of its own, the
+last one that is passed, at its number; nothing more is run then.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a network runs besides the functions of programs, and what may fail.
+class RoutineCall:
+    """A routine that a network runs besides the functions of programs, and that may fail.
 
     symbol : of the function that runs it, which is passed what the entry point is
     definition : of the function that is called; call : which is 0 unless it has failed
@@ -57,7 +57,7 @@ class Step:
 
 
 def network_unit(
-    steps: Sequence[Call | Step],
+    steps: Sequence[Call | RoutineCall],
     functions: Mapping[str, CFunction],
     slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
@@ -68,11 +68,11 @@ def network_unit(
 
     slots : of every value; by the name of a call, functions : what it calls, workspaces : the slots
     of that function's temporaries, and sizes : the values of the sizes that it is given
-    failed : the position of the array in which each `Step` says whether it has failed
+    failed : the position of the array in which each `RoutineCall` says whether it has failed
     """
     distinct = {f.symbol: f for f in functions.values()}
     prototypes = [f"{f.prototype};" for f in distinct.values()]
-    own = [s for s in steps if isinstance(s, Step)]
+    own = [s for s in steps if isinstance(s, RoutineCall)]
     texts = [*dict.fromkeys(s.definition for s in own), *(s.text for s in own)]
     lines = _includes([*prototypes, *texts], bool(own)) + prototypes
     lines += definition(max((f.thread_memory for f in distinct.values()), default=0), others=True)
@@ -81,7 +81,7 @@ def network_unit(
     if own:
         lines.append(f"  int32_t *const failed = (int32_t *)arrays[{failed}];")
     for step in steps:
-        if isinstance(step, Step):
+        if isinstance(step, RoutineCall):
             made = _step(step, own.index(step), shared)
         else:
             function, given = functions[step.name], sizes[step.name]
@@ -136,7 +136,7 @@ def _includes(texts: Sequence[str], has_steps: bool) -> list[str]:
     return [prelude_for(text)] if has_steps else ["#include <stdint.h>", "", *pattern_types(text)]
 
 
-def _step(step: Step, number: int, shared: bool) -> list[str]:
+def _step(step: RoutineCall, number: int, shared: bool) -> list[str]:
     """One step: by one of the threads present; the others see whether it has failed."""
     return [
         f"/* {_comment(step.origin)} */",

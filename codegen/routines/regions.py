@@ -10,6 +10,7 @@ declare(
     "int64_t regions, int64_t images, int64_t channels, int64_t height, int64_t width,\n"
     "    int64_t rows, int64_t columns, int64_t ratio, double scale, double shift, int64_t is_max",
     """\
+  if (height < 1 || width < 1) return regions > 0;
   for (int64_t n = 0; n < regions; n++) {
     const int64_t image = (int64_t)x2[n] + (x2[n] < 0 ? images : 0);
     if (image < 0 || image >= images) return 1;

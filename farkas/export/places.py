@@ -10,10 +10,9 @@ from codegen.c.convention import Convention
 from codegen.c.function import CFunction
 from codegen.c.module import Parameter, Step, Storage, Temporary
 from codegen.c.network_unit import Slot, argument_slots
-from codegen.c.type_names import C_TYPES
-from codegen.routines.forms import c_routine
+from codegen.routines.call import call_text
 from farkas.export.sizes import SizeText
-from poly.ir.graph import Argument, Call, Routine
+from poly.ir.graph import Call, Routine
 from runtime.network.bind_sizes import plan_at
 from runtime.network.generate_graph import SCRATCH, GeneratedGraph
 from runtime.network.memory_plan import MemoryPlan
@@ -130,26 +129,15 @@ class Places:
         return f"{function.symbol}({', '.join(passed)});"
 
     def _routine(self, routine: Routine) -> str:
-        graph = self.made.graph
-        passed = []
-        for n, name in enumerate((*routine.inputs, *routine.outputs)):
-            constant = "const " if n < len(routine.inputs) else ""
-            kind = f"{constant}{C_TYPES[graph.values[name].dtype.name]}"
-            passed.append(f"({kind} *){self._text(self.made.slots[name], kind)}")
+        scratch = None
         if routine.scratch is not None:
             slot = self.made.workspaces[routine.name][SCRATCH]
-            passed.append(f"(void *){self._text(slot, 'unsigned char')}")
-        passed += map(self._argument, routine.arguments)
-        return f"{c_routine(routine, graph).symbol}({', '.join(passed)})"
+            scratch = self._text(slot, "unsigned char")
 
-    def _argument(self, given: Argument) -> str:
-        """An argument of a routine in C."""
-        if isinstance(given, float):
-            return repr(given)
-        if isinstance(given, tuple):
-            elements = ", ".join(map(self._argument, given)) or "0"
-            return f"(const int64_t[]){{{elements}}}"
-        return self.sizes.text(given)
+        def pointer(name: str, kind: str) -> str:
+            return self._text(self.made.slots[name], kind)
+
+        return call_text(routine, self.made.graph, pointer, scratch, self.sizes.text)
 
     def _text(self, slot: Slot, kind: str) -> str:
         base, start = self.bases[slot.index]

@@ -164,7 +164,8 @@ class Network:
         ArgumentError : an input is missing, unknown, or does not match the model's declaration; an
             array of `out` does not match the output, or shares memory with another one; `threads`
             on a GPU, `stream` on a CPU.
-        ModelError : the model cannot be run on arrays of these shapes.
+        ModelError : the model cannot be run on arrays of these shapes, or with these elements: an
+            index is out of range, say.
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         ToolchainError : a kernel of a GPU failed.
         """

@@ -11,10 +11,10 @@ import numpy as np
 
 from farkas.console.display import median_seconds, seconds, size_text
 from farkas.views.page import View
-from poly.errors import ArgumentError, ToolchainError
+from poly.errors import ArgumentError, ModelError, ToolchainError
 from poly.graph_passes.fuse_calls import why_apart
 from poly.ir.cost import bytes_of, bytes_of_program, operations_of_program
-from poly.ir.graph import Call, Graph
+from poly.ir.graph import Call, Graph, Routine
 from poly.ir.port import Port
 from poly.ir.size_values import all_sizes
 from poly.schedule.fusion_report import Handover, handovers
@@ -191,57 +191,69 @@ def explain_network(target: Target, model: CompiledGraph, run: bool) -> View:
 
     model : of fixed sizes
     """
-    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
     took: dict[str, float] = {}
+    untimed = ""
     if run:
-        timings = model.profile(dict(map(_made_up, model.inputs)), 3)
-        took = {c.name: t.seconds for c, t in zip(model.calls, timings, strict=True)}
+        try:
+            timings = model.profile(dict(map(_made_up, model.inputs)), 3)
+        except ModelError as error:  # made-up elements may be no indices
+            untimed = f"not timed on made-up inputs: {error}"
+        else:
+            took = {s.name: t.seconds for s, t in zip(model.nodes, timings, strict=True)}
     started = model.launches()
-    launched = [
-        "; ".join(counted(launch_text(kernel, grid) for kernel, grid in started.get(c.name, ())))
-        for c in calls
-    ]
+    launched = {
+        name: "; ".join(counted(launch_text(kernel, grid) for kernel, grid in own))
+        for name, own in started.items()
+    }
     limit = roofline(1) if target.runner.has_roofline else None
     where = target.runner.where
     note = where or ("" if limit else "roofline not measured: no compiler, or a busy machine")
+    note = "; ".join(filter(None, [untimed, note]))
     return _explained(
-        model.graph, [took.get(c.name) for c in calls], limit, lanes=target.pipeline.lanes,
-        fallbacks=model.fallbacks, launched=launched if started else None, note=note,
+        model.graph, took, limit, lanes=target.pipeline.lanes, fallbacks=model.fallbacks,
+        launched=launched, note=note,
     )  # fmt: skip
 
 
 def _explained(
     graph: Graph,
-    took: Sequence[float | None],
+    took: Mapping[str, float],
     limit: Roofline | None,
     lanes: bool,
     fallbacks: Mapping[str, Iterable[Sequence[str]]],
-    launched: Sequence[str] | None = None,
+    launched: Mapping[str, str],
     note: str = "",
 ) -> View:
-    """A table with a line for each call, and what was not fused; lanes: see `unfused`.
+    """A table with a line for each call or routine, and what was not fused; lanes: see `unfused`.
 
-    took : seconds of each call, where they are known
+    took : seconds of each call, by name, where they are known
     fallbacks : for kernels whose first schedules could not be generated, these and why
     launched : the kernels a GPU runs for it; note : added to the first line
     """
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     rows, lines = [], []
-    total = sum(t or 0 for t in took) or None
+    total = sum(took.values())
     kept_bytes = 0
-    for position, (call, time) in enumerate(zip(calls, took, strict=True)):
+    for call in graph.nodes:
+        time = took.get(call.name)
+        spent = [seconds(time) if time else "", f"{time / total:.0%}" if time and total else ""]
+        if isinstance(call, Routine):
+            rows.append([call.title, *spent, *[""] * (6 if limit else 4)])
+            lines.append("  ".join(c for c in rows[-1] if c))
+            continue
+        if not isinstance(call, Call):
+            continue
         program = call.program
         inner = sum(bytes_of(t, {}) for t in program.temps)
         kept_bytes += 2 * inner
         f = Figures(operations_of_program(program, {}), bytes_of_program(program, {}), time, limit)
         share = f"{f.share:.0%}" if f.share else ""
         cells = [
-            call.title, seconds(time) if time else "",
-            f"{time / total:.0%}" if time and total else "",
+            call.title, *spent,
             f"{f.operations / 1e6:.4g}", size_text(f.bytes), f"{f.intensity:.3g}",
             *([f.bound, share] if limit else ()),
             size_text(2 * inner) if inner else "",
-            *([launched[position]] if launched else ()),
+            *([launched.get(call.name, "")] if launched else ()),
         ]  # fmt: skip
         rows.append(cells)
         lines.append("  ".join(c for c in cells if c))

@@ -13,7 +13,8 @@ from math import prod
 from farkas.console.display import size_text
 from farkas.views.page import View
 from poly.ir.cost import operations_of_program
-from poly.ir.graph import Call, Graph
+from poly.ir.graph import Call, Graph, Routine
+from poly.ir.graph import View as Alias
 from poly.show.markup import Markup, colour, element
 
 ROW, _TOP, _ARCS = 24, 30, 150
@@ -35,9 +36,9 @@ def networks_view(graphs: Sequence[Graph]) -> View:
 
 
 def network_view(graph: Graph) -> View:
-    """The calls of a graph in order, with the nodes that each of them stands for."""
-    calls = [n for n in graph.nodes if isinstance(n, Call)]
-    alias = {n.outputs[0]: n.inputs[0] for n in graph.nodes if not isinstance(n, Call)}
+    """The calls and routines of a graph in order, with the nodes that each of them stands for."""
+    calls = [n for n in graph.nodes if not isinstance(n, Alias)]
+    alias = {n.output: n.input for n in graph.nodes if isinstance(n, Alias)}
     made: dict[str, int] = {}
     arcs: list[tuple[int, int, str]] = []
     for row, call in enumerate(calls):
@@ -47,22 +48,30 @@ def network_view(graph: Graph) -> View:
             if name in made:
                 arcs.append((made[name], row, graph.label(name)))
         made.update(dict.fromkeys(call.outputs, row))
-    colours = {d: colour(n) for n, d in enumerate(dict.fromkeys(c.program.digest for c in calls))}
+    colours = {d: colour(n) for n, d in enumerate(dict.fromkeys(map(_function, calls)))}
     rows = [_row_text(graph, call) for call in calls]
-    head = f"{graph.name}: {len(calls)} kernel calls, {len(colours)} distinct kernels"
+    kernels = [c.program.digest for c in calls if isinstance(c, Call)]
+    head = f"{graph.name}: {len(kernels)} kernel calls, {len({*kernels})} distinct kernels"
+    if len(kernels) < len(calls):
+        head += f", {len(calls) - len(kernels)} routines"
     lines = [head, *(f"{n:>4}  {label}  {detail}" for n, (label, detail) in enumerate(rows))]
     drawing = _draw(calls, rows, arcs, colours)
     return View(element("div", element("p", head), drawing), "\n".join(lines), graph.name)
 
 
-def _row_text(graph: Graph, call: Call) -> tuple[str, str]:
+def _function(call: Call | Routine) -> str:
+    """What tells the functions that are called apart."""
+    return call.program.digest if isinstance(call, Call) else f"{call.kind} {call.mode}"
+
+
+def _row_text(graph: Graph, call: Call | Routine) -> tuple[str, str]:
     """The nodes of a call, and its outputs."""
     outputs = []
     for name in call.outputs:
         t = graph.values[name]
         outputs.append(f"{t.dtype}[{','.join(map(str, t.shape))}]")
     parts = [", ".join(outputs)]
-    if not call.program.sizes:
+    if isinstance(call, Call) and not call.program.sizes:
         shapes = [graph.shape(n) for n in (*call.inputs, *call.outputs)]
         dtypes = [graph.values[n].dtype for n in (*call.inputs, *call.outputs)]
         moved = sum(prod(s) * d.bytes for s, d in zip(shapes, dtypes, strict=True))
@@ -72,7 +81,7 @@ def _row_text(graph: Graph, call: Call) -> tuple[str, str]:
 
 
 def _draw(
-    calls: list[Call],
+    calls: list[Call | Routine],
     rows: list[tuple[str, str]],
     arcs: list[tuple[int, int, str]],
     colours: dict[str, str],
@@ -103,9 +112,11 @@ def _draw(
         )  # fmt: skip
     for row in range(shown):
         label, more = rows[row]
-        ink = colours[calls[row].program.digest]
+        call = calls[row]
+        ink = colours[_function(call)]
+        name = call.program.name if isinstance(call, Call) else call.kind
         parts += [
-            element("circle", element("title", calls[row].program.name), cx=_ARCS, cy=y(row), r=6,
+            element("circle", element("title", name), cx=_ARCS, cy=y(row), r=6,
                     fill=ink),
             element("text", label, x=text_x, y=y(row) + 4, fill=_INK),
             element("text", more, x=detail_x, y=y(row) + 4, fill="#6a6a6a", font_size=10),

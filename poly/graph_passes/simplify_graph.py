@@ -158,7 +158,8 @@ def _what(node: GraphNode, graph: Graph) -> object:
         return node.program
     if isinstance(node, View):
         return graph.values[node.output].shape
-    return replace(node, name="", inputs=(), outputs=(), origin="")
+    types = tuple(graph.values[v].dtype for v in node.outputs)
+    return replace(node, name="", inputs=(), outputs=(), origin=""), types
 
 
 def eliminate_common_calls(graph: Graph) -> Graph:

@@ -37,7 +37,7 @@ class Call:
     @property
     def title(self) -> str:
         """The origin, on one line; the name if the origin is unknown."""
-        return " ".join((self.origin or self.name).split())
+        return _on_one_line(self.origin or self.name)
 
     def __str__(self) -> str:
         return f"{', '.join(self.outputs)} = {self.name}({', '.join(self.inputs)})  # {self.origin}"
@@ -88,12 +88,21 @@ class Routine:
     origin: str = ""
     failure: str = ""
 
+    @property
+    def title(self) -> str:
+        """The origin, on one line; the name if the origin is unknown."""
+        return _on_one_line(self.origin or self.name)
+
     def __str__(self) -> str:
         kind = f"{self.kind}:{self.mode}" if self.mode else self.kind
         return f"{', '.join(self.outputs)} = {kind}({', '.join(self.inputs)})  # {self.origin}"
 
 
 GraphNode = Call | View | Routine
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 @dataclass(frozen=True)

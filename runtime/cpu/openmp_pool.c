@@ -12,7 +12,8 @@
  * unless that one is late.
  *
  * Code between items is run by every thread that comes, at any time: it must not read what items
- * write.  There is no barrier but the one at the end of an item.
+ * write, but for what is written once in a region, by the item just before it (whether a routine has
+ * failed, see `network_unit`).  There is no barrier but the one at the end of an item.
  */
 #define _GNU_SOURCE
 #include <limits.h>

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from codegen.c.network_unit import Step, argument_slots, network_unit
+from codegen.c.network_unit import RoutineCall, argument_slots, network_unit
 from poly.ir.expr import Const, Expr, Op, Size
 from poly.ir.graph import Call, Graph, Routine
 from poly.ir.instruction_tables import declared_intrinsics
@@ -26,11 +26,11 @@ from runtime.network.clock import Clock
 from runtime.network.generate_graph import GeneratedGraph, fixed_plan, generate_graph, sharing_of
 from runtime.network.kernel_units import KernelUnits
 from runtime.network.layouts import Layouts, apply_layouts, choose_layouts, read_layouts
+from runtime.network.network_steps import steps_of
 from runtime.network.pointer_order import pointer_order
-from runtime.network.routine_steps import steps_of
 from runtime.tuned.record_file import TunedSchedules
 
-_FORMAT = "7"
+_FORMAT = "8"
 
 
 def build_graph(
@@ -121,7 +121,8 @@ def _graph_text(graph: Graph) -> str:
         if isinstance(node, Call):
             own = node.program.digest
         elif isinstance(node, Routine):
-            own = f"{node.kind}:{node.mode} {node.arguments} {node.scratch}"
+            types = [str(graph.values[v].dtype) for v in node.inputs]
+            own = f"{node.kind}:{node.mode} {types} {node.arguments} {node.scratch}"
         lines.append(f"{own} {','.join(node.inputs)} {','.join(node.outputs)} {node.origin}")
         lines += [str(graph.values[o]) for o in node.outputs]
     return "\n".join(lines)
@@ -182,13 +183,13 @@ def _build(
     )
 
 
-def _described(made: GeneratedGraph, call: Call | Step) -> list[object]:
+def _described(made: GeneratedGraph, call: Call | RoutineCall) -> list[object]:
     """A call as `runtime.network.profile` reads it.
 
-    That is its origin and its function, and the slots of its sizes and tensors; a `Step` is passed
-    all of them.
+    That is its origin and its function, and the slots of its sizes and tensors; a `RoutineCall` is
+    passed all of them.
     """
-    if isinstance(call, Step):
+    if isinstance(call, RoutineCall):
         return [call.origin, call.symbol, None, None]
     function = made.functions[call.name]
     tensors = argument_slots(call, function, made.slots, made.workspaces)

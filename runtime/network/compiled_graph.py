@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from poly.errors import ArgumentError
-from poly.ir.graph import Call, Graph
+from poly.ir.graph import Call, Graph, Routine
 from poly.ir.port import Port
 from runtime.common.arguments import Shape
 from runtime.common.compile_report import CompileReport
@@ -24,7 +24,7 @@ class CompiledGraph(ABC):
 
     Concurrent runs from several threads take turns: they share memory.
 
-    graph : as compiled; calls : those that a run makes, in order
+    graph : as compiled; nodes : the calls and routines that a run makes, in order
     inputs, outputs : with their names in the model
     threads : the default number for a run; None if it has no such number
     """
@@ -32,8 +32,9 @@ class CompiledGraph(ABC):
     report: CompileReport
     threads: int | None
 
-    def __init__(self, graph: Graph, calls: Sequence[Call], threads: int | None) -> None:
-        self.graph, self.calls, self.threads = graph, tuple(calls), threads
+    def __init__(self, graph: Graph, nodes: Sequence[Call | Routine], threads: int | None) -> None:
+        self.graph, self.nodes, self.threads = graph, tuple(nodes), threads
+        self.calls = tuple(n for n in nodes if isinstance(n, Call))
         self.inputs: tuple[Port, ...] = tuple(map(graph.port, graph.inputs))
         self.outputs: tuple[Port, ...] = tuple(map(graph.port, graph.outputs))
         self.input_names = tuple(port.name for port in self.inputs)
@@ -87,6 +88,7 @@ class CompiledGraph(ABC):
         ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
             `out` does not match the output, or shares memory with another one; `threads` on a GPU,
             `stream` on a CPU.
+        ModelError : elements of an input that a routine cannot use, such as an index.
         """
 
     def run_again(

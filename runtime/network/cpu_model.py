@@ -15,7 +15,7 @@ from poly.errors import ArgumentError, ModelError
 from poly.ir.cost import WORTH_SHARING, work_of_program
 from poly.ir.dtypes import UINT8
 from poly.ir.expr import evaluate_int
-from poly.ir.graph import Call, Routine
+from poly.ir.graph import Routine, View
 from poly.ir.program import Tensor
 from poly.ir.size_values import by_name, check_size
 from runtime.common.arguments import (
@@ -78,15 +78,16 @@ class CpuModel(CompiledGraph):
     def __init__(self, built: Built, threads: int, toolchain: Toolchain, cache: Cache) -> None:
         """toolchain : that of `runtime.cpu.openmp_pool.with_team`"""
         graph = built.graph
-        calls = [n for n in graph.nodes if isinstance(n, Call) and built.sharing.runs(n)]
-        super().__init__(graph, calls, threads)
+        steps = [n for n in graph.nodes if not isinstance(n, View) and built.sharing.runs(n)]
+        super().__init__(graph, steps, threads)
         self.built, self.entry = built, built.entry
         self._library, self._function = load_network(built.entry)
         check_parallel(toolchain, threads)
         self._order = pointer_order(graph, built.sharing, built.scratch)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
-        #: The pointers that a call passes: inputs, outputs, constants, and memory in the arena.
-        self._routines = routines = [n for n in graph.nodes if isinstance(n, Routine)]
+        self._routines = routines = [n for n in steps if isinstance(n, Routine)]
+        #: The pointers that a call passes: inputs, outputs, constants, memory in the arena, and in
+        #: which array routines say whether they have failed.
         self._pointers = (ctypes.c_void_p * (self._order.count + bool(routines)))()
         #: Whether each routine has failed, and what to say then.
         self._failed = (ctypes.c_int32 * len(routines))()
@@ -184,7 +185,8 @@ class CpuModel(CompiledGraph):
             made = self._quick(given, given_out, threads, None)
             if made is NotImplemented:
                 return None
-            self._check_routines()
+            if self._failures:
+                self._check_routines()
             results = (made,) if len(self.output_names) == 1 else made
             if self._copied is not None:
                 fill_copied(self.graph, self._copied, given, results)

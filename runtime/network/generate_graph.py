@@ -35,7 +35,7 @@ class GeneratedGraph:
     calls : those that run, in order; functions : what they call, by name
     plan : of memory, None for a graph of open sizes
     slots : of values; workspaces : of the temporaries of calls, by their names
-    sizes : the expressions over the graph's sizes that its entry point is passed
+    sizes : the expressions over the graph's sizes that its functions are passed
     passed : for each call, the numbers of those that its function is passed
     """
 

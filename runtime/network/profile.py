@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, ModelError
 from poly.ir.size_values import whole_number
 from runtime.common.cache import Entry
 
@@ -61,11 +61,15 @@ def time_calls(
     Parameters
     ----------
     arrays, sizes : what the graph's entry point is passed
+
+    Raises
+    ------
+    ModelError : a routine failed.
     """
     made = []
     for origin, symbol, numbers, slots in json.loads(entry.read("meta.json"))["calls"]:
         function = library[symbol]
-        function.restype = None
+        function.restype = ctypes.c_int32 if numbers is None else None
         if numbers is None:
             passed: list[Any] = [
                 (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_void_p * len(arrays))(*arrays)
@@ -75,8 +79,9 @@ def time_calls(
             passed += [ctypes.c_void_p((arrays[index] or 0) + offset) for index, offset in slots]
         made.append((origin, symbol, function, passed, list[float]()))
     for _ in range(repeat):
-        for _, _, function, passed, times in made:
+        for origin, _, function, passed, times in made:
             start = time.perf_counter()
-            function(*passed)
+            if function(*passed):
+                raise ModelError(f"{origin}: elements of an input cannot be used")
             times.append(time.perf_counter() - start)
     return tuple(Timing(o, k, sorted(times)[len(times) // 2]) for o, k, _, _, times in made)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from poly.errors import Span
 from poly.ir.dtypes import DTYPES, DType, dtype_of
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, Routine, View
 from poly.ir.port import Port
 from poly.ir.program import Program, Range, Statement, Tensor
 from runtime.common.archive import Archive, Member
@@ -53,7 +53,8 @@ class SavedModel:
 
 #: The classes of compiled graphs.
 MODEL_CLASSES = (
-    *PROGRAM_CLASSES, Call, View, Graph, Port, Sharing, MemoryPlan, Life, CompileReport, SavedModel,
+    *PROGRAM_CLASSES, Call, View, Routine, Graph, Port, Sharing, MemoryPlan, Life, CompileReport,
+    SavedModel,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import Value
-from frontends.onnx.core.stages import Given, Pending
+from frontends.onnx.core.stages import Given, Pending, Routines
 from frontends.onnx.core.symbolic_dims import hint_of
 from frontends.onnx.core.value_types import Shapes
 from frontends.onnx.importer.importer import CloseError, Importer
@@ -18,11 +18,12 @@ from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.model.source import Source, unknown_operators
 from poly.errors import ModelError, ModelWarning, UnsupportedNode
 from poly.ir.cost import work_of_program
-from poly.ir.graph import Call
+from poly.ir.graph import Call, Routine
 from poly.ir.port import Port
 
 #: The ways in which a node may be imported, the best first.
 COMPREHENSION, VIEW, KNOWN, EXPANDED = "comprehension", "view", "known now", "inlined"
+ROUTINE = "routine"
 OPAQUE, LATER, UNSUPPORTED, BROKEN = "opaque", "when data is known", "not supported", "broken"
 
 #: Sizes that stand in for open axes, in turn; axes of the same name share one.
@@ -169,7 +170,7 @@ class _Examiner(Importer):
     """An import that continues after every problem and records how each node was imported."""
 
     def __init__(self, source: Source, given: Mapping[str, Given]) -> None:
-        super().__init__(source, given)
+        super().__init__(source, given, routines=Routines.FAST)
         self.found: list[Diagnosis] = []
 
     def examine(self) -> None:
@@ -203,6 +204,8 @@ class _Examiner(Importer):
                 how = EXPANDED
             elif any(isinstance(c, Call) for c in calls):
                 how = COMPREHENSION
+            elif any(isinstance(c, Routine) for c in calls):
+                how = ROUTINE
             else:
                 how = VIEW if calls else KNOWN
         self.found.append(self._diagnosis(pending, how, reason, before[0]))

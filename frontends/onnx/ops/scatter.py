@@ -126,6 +126,8 @@ def tensor_scatter(node: Node) -> Sequence[Result]:
         return [y]
 
     start = node.optional(2)
+    if start is not None and start.shape != x.shape[:1]:
+        raise node.fail(f"{list(start.shape)} positions for {x.shape[0]} batches")
     in_c = None
     if start is not None or isinstance(x.shape[0], int):
         arguments = (

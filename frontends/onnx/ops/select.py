@@ -22,7 +22,7 @@ def opaque(
     in_c: InC | None = None,
     decides: Value | None = None,
 ) -> Sequence[Result]:
-    """The results of a node that numpy computes."""
+    """The results of a node that numpy computes, or a routine in C."""
     return [Opaque(tuple(inputs), run, tuple(types), in_c=in_c, decides=decides)]
 
 

@@ -176,3 +176,97 @@ def test_the_greatest_of_equals_are_the_first(largest: int, tmp_path: Path) -> N
     found = fk.compile_onnx(model).run(inputs)
     for name, want in by_numpy(model, inputs, tmp_path).items():
         np.testing.assert_array_equal(found[name], want)
+
+
+def updates(indices: Any) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    inputs = {"x": few(4, 3), "i": np.array([[1], [3]], indices), "u": few(2, 1)}
+    return model_of("ScatterElements", inputs, 1, axis=0, reduction="add"), inputs
+
+
+def test_types_of_operands_are_part_of_what_is_compiled(tmp_path: Path) -> None:
+    for indices in (np.int64, np.int32, np.int64):
+        model, inputs = updates(indices)
+        found = fk.compile_onnx(model, cache=tmp_path).run(inputs)["y0"]
+        wanted = inputs["x"].copy()
+        wanted[[1, 3], 0] += inputs["u"][:, 0]
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_they_are_saved_with_the_network(tmp_path: Path) -> None:
+    model, inputs = updates(np.int64)
+    network = fk.compile_onnx(model)
+    network.save(tmp_path / "network.fkm")
+    again = fk.load(tmp_path / "network.fkm")
+    np.testing.assert_array_equal(again.run(inputs)["y0"], network.run(inputs)["y0"])
+    with pytest.raises(fk.ModelError, match="an index is out of range"):
+        again.run({**inputs, "i": inputs["i"] + 4})
+
+
+def test_they_are_explained_and_drawn() -> None:
+    inputs = {"x": floats(50), "k": np.array([5])}
+    model = model_of("TopK", inputs, 2)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(inputs["k"], "k"))
+    del model.graph.input[1]
+    network = fk.compile_onnx(model)
+    assert network.is_whole
+    lines = network.explain().text.splitlines()
+    assert any(line.startswith("TopK") and "100%" in line for line in lines)
+    assert "0 kernel calls, 0 distinct kernels, 1 routines" in network.show().text
+    wrong = fk.compile_onnx(updates(np.int64)[0])  # made-up indices are out of range, or not
+    assert "ScatterElements" in wrong.explain().text
+
+
+def test_bits_that_become_two_types_are_two_values() -> None:
+    text = """
+        bits (int32[6] x) => (float[2] f, uint32[2] u) {
+            a = BitCast <to: int = 1> (x)
+            b = BitCast <to: int = 12> (x)
+            k = Constant <value_ints: ints = [2]> ()
+            f, i = TopK (a, k)
+            u, j = TopK (b, k)
+        }
+    """
+    x = np.array([1, -5, 7, 1 << 30, 3, -2], np.int32)
+    found = fk.compile_onnx(model_text(text, 26)).run({"x": x})
+    np.testing.assert_array_equal(found["u"], np.sort(x.view(np.uint32))[::-1][:2])
+    np.testing.assert_array_equal(found["f"], np.sort(x.view(np.float32))[::-1][:2])
+
+
+def test_a_number_of_elements_that_is_not_known_compiles_nothing_again() -> None:
+    model = model_text(
+        """
+        some (float[n] x, int64[1] k) => (float[m] y) {
+            t, i = TopK (x, k)
+            y = Relu (t)
+        }
+        """
+    )
+    network = fk.compile_onnx(model)
+    x = floats(30)
+    for k in (3, 5, 7, 11):
+        wanted = np.maximum(np.sort(x)[::-1][:k], 0)
+        np.testing.assert_array_equal(network.run({"x": x, "k": np.array([k])})["y"], wanted)
+    assert network.opaque_operators == ("TopK",)
+    assert network.report.kernels <= 2
+
+
+def test_profiling_says_what_failed() -> None:
+    network = fk.compile_onnx(updates(np.int64)[0])
+    inputs = updates(np.int64)[1]
+    with pytest.raises(fk.ModelError, match="ScatterElements"):
+        network.profile({**inputs, "i": inputs["i"] + 4})
+
+
+def test_regions_of_an_image_without_elements_are_refused() -> None:
+    inputs = {
+        "x": np.zeros((1, 2, 0, 4), np.float32),
+        "r": np.array([[0, 0, 1, 1]], np.float32), "b": np.array([0]),
+    }  # fmt: skip
+    with pytest.raises(fk.FarkasError):
+        fk.compile_onnx(model_of("RoiAlign", inputs, 1)).run(inputs)
+
+
+def test_positions_are_given_for_each_batch() -> None:
+    inputs = {"x": floats(3, 4, 2), "u": floats(3, 1, 2), "w": np.array([1])}
+    with pytest.raises(fk.ModelError, match="1] positions for 3 batches"):
+        fk.compile_onnx(model_of("TensorScatter", inputs, 1))

@@ -1,15 +1,15 @@
-"""`routine_steps`: the routines of a generated graph, as its entry point runs them."""
+"""`steps_of`: what the entry point of a generated graph runs, in order."""
 
 from __future__ import annotations
 
-from codegen.c.network_unit import Step
-from codegen.routines.step import routine_step
+from codegen.c.network_unit import RoutineCall
+from codegen.routines.call import network_call
 from poly.ir.expr import Expr, substitute
 from poly.ir.graph import Call, Routine
 from runtime.network.generate_graph import SCRATCH, GeneratedGraph
 
 
-def steps_of(made: GeneratedGraph) -> tuple[list[Call | Step], list[Expr]]:
+def steps_of(made: GeneratedGraph) -> tuple[list[Call | RoutineCall], list[Expr]]:
     """The calls and routines of a graph in order, and all that its entry point is passed for sizes.
 
     The calls are passed the first of these.
@@ -23,11 +23,11 @@ def steps_of(made: GeneratedGraph) -> tuple[list[Call | Step], list[Expr]]:
             sizes.append(e)
         return sizes.index(e)
 
-    steps: list[Call | Step] = []
+    steps: list[Call | RoutineCall] = []
     for node in made.graph.nodes:
         if isinstance(node, Routine):
             scratch = made.workspaces[node.name][SCRATCH] if node.scratch is not None else None
-            steps.append(routine_step(node, made.graph, made.slots, scratch, number))
+            steps.append(network_call(node, made.graph, made.slots, scratch, number))
         elif isinstance(node, Call) and node.name in calls:
             steps.append(node)
     return steps, sizes
