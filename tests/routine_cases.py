@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from onnx import ModelProto, helper
+from onnx import ModelProto, helper, numpy_helper
 
 import farkas as fk
 from farkas.targets.cpu import CpuRunner
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def model_of(
-    operator: str, inputs: Mapping[str, Array], outputs: int, **attributes: Any
+    operator: str, inputs: Mapping[str, Array], outputs: int, opset: int = 18, **attributes: Any
 ) -> ModelProto:
     """A model of one node, whose inputs have these types and shapes."""
     names = [f"y{n}" for n in range(outputs)]
@@ -30,7 +30,7 @@ def model_of(
     node = helper.make_node(operator, list(inputs), names, **attributes)
     results = [helper.make_empty_tensor_value_info(n) for n in names]
     graph = helper.make_graph([node], "one", ports, results)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Array:
@@ -93,6 +93,14 @@ CASES = [
 def ties(*shape: int) -> Array:
     """Equal elements, both zeros, infinities and NaN."""
     return DRAW.choice(np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 2], np.float32), shape)
+
+
+def top_k(x: Array, k: int, **attributes: Any) -> ModelProto:
+    """A model of the k greatest elements of x, whose number is a constant."""
+    model = model_of("TopK", {"x": x, "k": np.array([k])}, 2, **attributes)
+    del model.graph.input[1]
+    model.graph.initializer.append(numpy_helper.from_array(np.array([k]), "k"))
+    return model
 
 
 def by_numpy(model: ModelProto, inputs: Mapping[str, Array], cache: Path) -> Mapping[str, Array]:

@@ -46,19 +46,23 @@ declare(
         }
     return 0;
   }
-  for (int64_t n = 0; n < count; n++) {
-    int64_t rest = n, place = 0, stride = 1;
-    for (int64_t d = rank - 1; d >= 0; d--) {
-      int64_t index = d == axis ? (int64_t)x1[n] : rest % counts[d];
-      if (index < 0) index += shape[d];
-      if (index < 0 || index >= shape[d]) return 1;
-      place += index * stride;
+  const int64_t last = rank - 1, width = counts[last];
+  for (int64_t row = 0, n = 0; n < count; row++) {
+    int64_t rest = row, place = 0, stride = shape[last], step = 1;
+    for (int64_t d = last - 1; d >= 0; d--) {
+      if (d == axis) step = stride;
+      else place += rest % counts[d] * stride;
       stride *= shape[d];
       rest /= counts[d];
     }
-    @0@ *const to = y0 + place;
-    const @2@ value = x2[n];
-    @UPDATE@;
+    for (int64_t i = 0; i < width; i++, n++) {
+      int64_t index = (int64_t)x1[n];
+      if (index < 0) index += shape[axis];
+      if (index < 0 || index >= shape[axis]) return 1;
+      @0@ *const to = y0 + place + index * step + (axis == last ? 0 : i);
+      const @2@ value = x2[n];
+      @UPDATE@;
+    }
   }
   return 0;
 """,

@@ -11,9 +11,20 @@ import onnx
 import pytest
 
 import farkas as fk
+from farkas.views.networks import networks_view
 from poly.ir.graph import Routine
 from runtime.network.cpu_model import CpuModel
-from tests.routine_cases import CASES, Array, by_numpy, few, floats, model_of, scatter, ties
+from tests.routine_cases import (
+    CASES,
+    Array,
+    by_numpy,
+    few,
+    floats,
+    model_of,
+    scatter,
+    ties,
+    top_k,
+)
 
 #: Types for which there is no routine: numpy computes them.
 NO_ROUTINE = ("float16", "bool")
@@ -155,8 +166,7 @@ def test_a_second_network_of_the_same_file_has_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "is_little"), [(50, True), (50_000, False)])
 def test_other_python_threads_do_not_wait_for_many_elements(count: int, is_little: bool) -> None:
-    network = fk.compile_onnx(model_of("TopK", {"x": floats(count), "k": np.array([3])}, 2))
-    network.run({"x": floats(count), "k": np.array([3])})
+    network = fk.compile_onnx(top_k(floats(count), 3))
     (graph,) = network.compiled
     assert isinstance(graph, CpuModel) and graph.plan().little == is_little
 
@@ -171,8 +181,8 @@ def test_large_matrices_are_left_to_lapack() -> None:
 
 @pytest.mark.parametrize("largest", [0, 1])
 def test_the_greatest_of_equals_are_the_first(largest: int, tmp_path: Path) -> None:
-    inputs = {"x": ties(3, 200), "k": np.array([7])}
-    model = model_of("TopK", inputs, 2, axis=1, largest=largest)
+    inputs = {"x": ties(3, 200)}
+    model = top_k(inputs["x"], 7, axis=1, largest=largest)
     found = fk.compile_onnx(model).run(inputs)
     for name, want in by_numpy(model, inputs, tmp_path).items():
         np.testing.assert_array_equal(found[name], want)
@@ -203,15 +213,11 @@ def test_they_are_saved_with_the_network(tmp_path: Path) -> None:
 
 
 def test_they_are_explained_and_drawn() -> None:
-    inputs = {"x": floats(50), "k": np.array([5])}
-    model = model_of("TopK", inputs, 2)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(inputs["k"], "k"))
-    del model.graph.input[1]
-    network = fk.compile_onnx(model)
+    network = fk.compile_onnx(top_k(floats(50), 5))
     assert network.is_whole
     lines = network.explain().text.splitlines()
     assert any(line.startswith("TopK") and "100%" in line for line in lines)
-    assert "0 kernel calls, 0 distinct kernels, 1 routines" in network.show().text
+    assert "0 kernel calls, 0 distinct kernels, 1 routines" in networks_view(network.graphs).text
     wrong = fk.compile_onnx(updates(np.int64)[0])  # made-up indices are out of range, or not
     assert "ScatterElements" in wrong.explain().text
 
@@ -269,4 +275,4 @@ def test_regions_of_an_image_without_elements_are_refused() -> None:
 def test_positions_are_given_for_each_batch() -> None:
     inputs = {"x": floats(3, 4, 2), "u": floats(3, 1, 2), "w": np.array([1])}
     with pytest.raises(fk.ModelError, match="1] positions for 3 batches"):
-        fk.compile_onnx(model_of("TensorScatter", inputs, 1))
+        fk.compile_onnx(model_of("TensorScatter", inputs, 1, 24))
