@@ -24,14 +24,16 @@ declare(
     "int64_t rank, const int64_t *shape, const int64_t *counts, int64_t axis",
     """\
   int64_t size = 1, count = 1, outer = 1, inner = 1;
-  int whole = 1;
+  int whole = 1, beyond = 0;
   for (int64_t d = 0; d < rank; d++) {
     size *= shape[d];
     count *= counts[d];
     if (d < axis) outer *= shape[d];
     if (d > axis) inner *= shape[d];
     if (d != axis && counts[d] != shape[d]) whole = 0;
+    if (d != axis && counts[d] > shape[d]) beyond = 1;
   }
+  if (beyond && count) return 1;
   if (size) memcpy(y0, x0, (size_t)size * sizeof *y0);
   if (whole) {
     for (int64_t o = 0, n = 0; o < outer; o++)

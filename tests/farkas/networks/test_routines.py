@@ -276,3 +276,19 @@ def test_positions_are_given_for_each_batch() -> None:
     inputs = {"x": floats(3, 4, 2), "u": floats(3, 1, 2), "w": np.array([1])}
     with pytest.raises(fk.ModelError, match="1] positions for 3 batches"):
         fk.compile_onnx(model_of("TensorScatter", inputs, 1, 24))
+
+
+def test_updates_beyond_the_end_of_another_axis_are_refused() -> None:
+    network = fk.compile_onnx(
+        model_text(
+            """
+            wide (float[n,m] x, int64[n,e] i, float[n,e] u) => (float[n,m] y) {
+                y = ScatterElements <axis: int = 0> (x, i, u)
+            }
+            """
+        )
+    )
+    given = {"x": floats(4, 3), "i": np.zeros((4, 3), np.int64), "u": floats(4, 3)}
+    assert network.run(given)["y"].shape == (4, 3)
+    with pytest.raises(fk.ModelError, match="ScatterElements"):
+        network.run({**given, "i": np.zeros((4, 5), np.int64), "u": floats(4, 5)})
