@@ -14,6 +14,9 @@ from frontends.onnx.core.symbolic_dims import Dim
 from frontends.onnx.ops.move import indexed
 from poly.ir.dtypes import INT64, DType
 
+#: The part of at least so many elements from which on sorting is faster than a heap of the best.
+SORTED, MANY = 0.25, 10_000
+
 
 def opaque(
     inputs: Sequence[Value | None],
@@ -120,7 +123,11 @@ def top_k(node: Node) -> Sequence[Result]:
         shape = (*x.shape[:axis], most, *x.shape[axis + 1 :])
         arguments = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]), most
         mode = "greatest" if largest else "least"
-        in_c = InC("top_k", (shape, shape), arguments, mode, operands=1)
+        size = x.shape[axis]
+        is_sorted = (
+            isinstance(most, int) and isinstance(size, int) and most > max(SORTED * size, MANY)
+        )
+        in_c = InC("top_k", (shape, shape), arguments, mode, operands=1, is_slow=is_sorted)
     return opaque(operands, [x.dtype, INT64], run, in_c, None if k is not None else operands[1])
 
 

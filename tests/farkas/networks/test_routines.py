@@ -171,6 +171,13 @@ def test_other_python_threads_do_not_wait_for_many_elements(count: int, is_littl
     assert isinstance(graph, CpuModel) and graph.plan().little == is_little
 
 
+def test_most_of_many_elements_are_sorted_by_numpy() -> None:
+    x = floats(30_000)
+    network = fk.compile_onnx(top_k(x, 20_000))
+    np.testing.assert_array_equal(network.run({"x": x})["y0"], np.sort(x)[::-1][:20_000])
+    assert network.opaque_operators == ("TopK",)
+
+
 def test_large_matrices_are_left_to_lapack() -> None:
     for size, kinds in ((4, ["determinant"]), (64, [])):
         inputs = {"x": floats(2, size, size, dtype=np.float64)}
