@@ -15,7 +15,7 @@ import numpy as np
 
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
 from poly.ir.dtypes import FLOAT32, DType
-from poly.ir.expr import Cast, Const, Expr, Index, Read, reads_of, rewrite
+from poly.ir.expr import Cast, Const, Expr, Index, Read, reads_of, rewrite, sizes_of
 from poly.ir.graph import Call, Graph, GraphNode, View
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name, verify_program
 from poly.ir.quantisation import Dequantisation, dequantisation_of, is_quantisation
@@ -113,8 +113,11 @@ class _Sinking:
             value=rewrite(s.value, visit),
             ranges=tuple(Range(n, Const(0), e) for n, e in zip(names, shape, strict=True)),
         )
+        used = {n for e in shape for n in sizes_of(e)}
         program = replace(
             call.program,
+            sizes=tuple(n for n in (*self.old.sizes, *self.old.derived) if n in used),
+            constraints=(),
             inputs=tuple(map(changed, call.program.inputs)),
             outputs=tuple(map(changed, call.program.outputs)),
             statements=(statement,),
@@ -128,8 +131,7 @@ class _Sinking:
     def _is_uniform(self, source: _Source) -> bool:
         """Whether one scale and one zero point are for all elements."""
         parts = source.parts
-        one = all(d is None for d in (*parts.scale_along, *parts.zero_along))
-        return one and not source.call.program.sizes
+        return all(d is None for d in (*parts.scale_along, *parts.zero_along))
 
     def _is_positive(self, source: _Source) -> bool:
         scale = self.old.constants.get(source.bound(source.parts.scale))

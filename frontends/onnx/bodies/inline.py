@@ -14,6 +14,7 @@ from onnx import numpy_helper as nh
 from onnx.helper import make_opsetid
 
 from frontends.onnx.core.stages import Array
+from frontends.onnx.core.symbolic_dims import concrete
 from poly.errors import ModelError
 from poly.ir.dtypes import DType
 
@@ -71,8 +72,9 @@ def handed_on(results: Iterable[str], outputs: Iterable[str]) -> list[NodeProto]
 
 
 def constant_node(name: str, array: Array) -> NodeProto:
-    """A Constant node of an array."""
-    return helper.make_node("Constant", [], [name], value=nh.from_array(array))
+    """A Constant node of an array; open sizes in it are fixed."""
+    value = nh.from_array(concrete(array, np.dtype(np.int64)))
+    return helper.make_node("Constant", [], [name], value=value)
 
 
 def renamed(

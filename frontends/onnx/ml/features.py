@@ -11,6 +11,7 @@ from frontends.onnx.core.comprehension_text import at, declare, function, line, 
 from frontends.onnx.core.limits import checked_shape
 from frontends.onnx.core.node import Compute, Expanded, Node, Result, Same, Unsupported, operator
 from frontends.onnx.core.stages import TEXT
+from frontends.onnx.core.symbolic_dims import hint_of
 from frontends.onnx.ml.common import DOMAIN, Rows, vector, versions_with, words
 from poly.ir.dtypes import FLOAT32, FLOAT64, INT64
 
@@ -31,9 +32,8 @@ def scaler(node: Node) -> Sequence[Result]:
     x = node.required(0)
     if not x.rank:
         raise node.fail("a scalar has no features")
-    width = x.shape[-1]
-    offset = _per_feature(node, "offset", np.float32, width)
-    scale = _per_feature(node, "scale", np.float32, width)
+    offset = _per_feature(node, "offset", np.float32, x.shape[-1])
+    scale = _per_feature(node, "scale", np.float32, x.shape[-1])
     if offset is None or scale is None:
         raise node.fail("offset and scale are needed")
     dtype = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
@@ -44,8 +44,8 @@ def scaler(node: Node) -> Sequence[Result]:
         "scaler",
         [
             declare("X", x.dtype, x.shape),
-            declare("O", FLOAT32, (width,)),
-            declare("S", FLOAT32, (width,)),
+            declare("O", FLOAT32, offset.shape),
+            declare("S", FLOAT32, scale.shape),
         ],
         [declare("Y", FLOAT32, x.shape)],
         [
@@ -199,8 +199,9 @@ def feature_vectorizer(node: Node) -> Sequence[Result]:
     rows = [Rows.of(node, p, double=False) for p in range(len(node.inputs))]
     widths = node.ints("inputdimensions") or tuple(r.width for r in rows)
     if len(widths) != len(rows) or any(w != r.width for w, r in zip(widths, rows, strict=True)):
-        raise node.fail(f"inputdimensions {list(widths)} do not fit the operands")
-    if len({r.count for r in rows}) != 1:
+        given = [hint_of(r.width) for r in rows]
+        raise node.fail(f"inputdimensions {list(widths)} do not fit operands of {given} features")
+    if any(r.count != rows[0].count for r in rows):
         raise node.fail("the operands have different numbers of rows")
     start, lines, declared = 0, [], []
     for number, part in enumerate(rows):

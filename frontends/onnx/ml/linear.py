@@ -35,11 +35,12 @@ def _weights(node: Node, width: int, count: int) -> tuple[np.ndarray, np.ndarray
     return coefficients.reshape(count, width), intercepts
 
 
-def _product(rows: Rows, count: int) -> tuple[list[str], list[str]]:
+def _product(rows: Rows, weights: np.ndarray) -> tuple[list[str], list[str]]:
     """Declarations of the operands, and the statements that make the scores S[n,k]."""
+    count = len(weights)
     operands = [
         rows.declaration(),
-        declare("W", FLOAT32, (count, rows.width)),
+        declare("W", FLOAT32, weights.shape),
         declare("B", FLOAT32, (count,)),
     ]
     ranges = {"n": rows.count, "k": count}
@@ -60,7 +61,7 @@ def linear_regressor(node: Node) -> Sequence[Result]:
     if count < 1:
         raise node.fail(f"{count} targets")
     weights, intercepts = _weights(node, rows.width, count)
-    operands, lines = _product(rows, count)
+    operands, lines = _product(rows, weights)
     kind = transform_of(node)
     if count == 1 and kind != "PROBIT":
         kind = "NONE"  # like ONNX Runtime: one number is not a distribution
@@ -80,7 +81,7 @@ def linear_classifier(node: Node) -> Sequence[Result]:
     given = node.attributes.get("intercepts")
     count = len(given) if isinstance(given, tuple) and given else len(labels)
     weights, intercepts = _weights(node, rows.width, count)
-    operands, lines = _product(rows, count)
+    operands, lines = _product(rows, weights)
     kind = transform_of(node)
     if count == 1:
         if len(labels) != 2:

@@ -210,7 +210,9 @@ def test_array_feature_extractors(shape):
 def test_feature_vectorizers():
     inputs = {"a": floats(3, 2), "b": floats(3, 1), "c": floats(3, 4)}
     agree(ml_model("FeatureVectorizer", inputs, NUMBER, inputdimensions=[2, 1, 4]), inputs)
-    with pytest.raises(ModelError, match="do not fit the operands"):
+    with pytest.raises(
+        ModelError, match=r"\[2, 1, 3\] do not fit operands of \[2, 1, 4\] features"
+    ):
         import_model(ml_model("FeatureVectorizer", inputs, NUMBER, inputdimensions=[2, 1, 3]))
 
 
