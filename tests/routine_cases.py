@@ -104,7 +104,7 @@ def top_k(x: Array, k: int, **attributes: Any) -> ModelProto:
 
 
 def by_numpy(model: ModelProto, inputs: Mapping[str, Array], cache: Path) -> Mapping[str, Array]:
-    """What a network computes whose operators without comprehensions are no routines in C."""
+    """What a network computes if numpy runs its operators without comprehensions."""
     with patch.object(CpuRunner, "routines", Routines.NONE):
         network = fk.compile_onnx(model, cache=cache)
         found = network.run(inputs)

@@ -40,7 +40,7 @@ class Runner(ABC):
     one_thread: ClassVar[int | None] = None
     #: Whether there is a roofline to compare times with.
     has_roofline: ClassVar[bool] = False
-    #: Operators of networks that are no comprehensions, but run there.
+    #: Which operators without comprehensions are routines of a graph there.
     routines: ClassVar[Routines] = Routines.NONE
     #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None

@@ -18,10 +18,8 @@ from tests.frontends.onnx.onnx_support import agree_when_open, floats, model_of,
 
 ROWS = {"x": floats(5, 3)}
 LINEAR = {"coefficients": [0.5, -1.0, 2.0, 1.0, 0.0, 3.0], "intercepts": [0.5, 1.5]}
-NUMBERS, LABELS = (
-    {"y": TensorProto.FLOAT},
-    {"label": TensorProto.INT64, "scores": TensorProto.FLOAT},
-)
+NUMBERS = {"y": TensorProto.FLOAT}
+LABELS = {"label": TensorProto.INT64, "scores": TensorProto.FLOAT}
 
 
 @pytest.mark.parametrize(
