@@ -5,6 +5,7 @@ Everything that runs is listed here, in order; docs/pipeline.md is generated fro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,6 +70,7 @@ Rewrites = tuple[Pass[Program], ...]
 Tuned = Callable[[Schedule], str | None]
 #: What schedules a group of statements in place of a tactic.
 TUNED = "a tuned schedule"
+_LOG = logging.getLogger("farkas.tuning")
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,10 @@ class Pipeline(Generic[M, S]):
                 return Generated(schedule, emit(schedule), (choice,))
             except ScheduleError as error:
                 fallbacks.append((TUNED, str(error)))
+                _LOG.warning(
+                    "%s: what was tuned for it no longer fits, so the automatic schedule is used; "
+                    "`farkas tune` searches anew: %s", start.program.name, error,
+                )  # fmt: skip
         for name, plain in (("all tactics", False), ("plain tactics", True)):
             try:
                 found = apply_tactics(start, machine, self.strategy, plain)

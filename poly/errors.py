@@ -182,9 +182,11 @@ class TuningError(FarkasError):
 
 
 class TuningWarning(UserWarning):
-    """Schedules that were accepted, and tried, gave other results than the automatic one.
+    """Schedules that were accepted, and tried, gave other results than the automatic one; or none
+    could be measured.
 
-    They are left out.  Where a program does not amplify rounding errors, this is a bug of Farkas.
+    They are left out.  Where a program does not amplify rounding errors, other results are a bug of
+    Farkas.
     """
 
 

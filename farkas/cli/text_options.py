@@ -41,16 +41,16 @@ def given_types(words: tuple[str, ...]) -> str | dict[str, str] | None:
     return words[0] if words else None
 
 
-def given_sizes(words: tuple[str, ...]) -> dict[str, int]:
-    """Sizes as the command line gives them."""
-    return dict(map(_size, words))
+def given_sizes(words: tuple[str, ...], option: str = "--size") -> dict[str, int]:
+    """Sizes as an option of the command line gives them."""
+    return dict(_size(word, option) for word in words)
 
 
-def _size(word: str) -> tuple[str, int]:
+def _size(word: str, option: str) -> tuple[str, int]:
     name, equals, value = word.partition("=")
     try:
         if equals and len(value) < 40:
             return name.strip(), int(value)
     except ValueError:
         pass
-    raise ArgumentError(f"--size {word}: expected a name and a number, as in --size N=512")
+    raise ArgumentError(f"{option} {word}: expected a name and a number, as in {option} N=512")

@@ -112,7 +112,7 @@ def _tune_text(
 
     made = tune(
         text, dtypes=given_types(options["dtypes"]), sizes=given_sizes(options["sizes"]),
-        at=given_sizes(options["at"]), budget=options["budget"], trials=options["trials"],
+        at=given_sizes(options["at"], "--at"), budget=options["budget"], trials=options["trials"],
         threads=options["threads"], exact=options["exact"], again=options["again"],
         seed=options["seed"], target=target, cc=cc, progress=table.show,
     )  # fmt: skip
@@ -142,13 +142,19 @@ def _exchange(cc: str | None, target: str, exported: str | None, imported: str |
     from farkas.tuning.exchange import export_records, import_records
 
     if imported is not None:
-        added, problems = import_records(imported, cc, target=target)
+        added, known, problems = import_records(imported, cc, target=target)
         for problem in problems:
             click.echo(f"left out: {problem}", err=True)
-        click.echo(f"added {added} records")
+        rest = f", {_records(known)} no faster than this machine's" if known else ""
+        click.echo(f"added     {_records(added)}{rest}")
     if exported is not None:
-        click.echo(f"written   {export_records(exported, cc, target=target)} records to {exported}")
+        count = export_records(exported, cc, target=target)
+        click.echo(f"written   {_records(count)} to {exported}")
     return 0
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
 
 
 class Table:

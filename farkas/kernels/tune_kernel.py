@@ -81,20 +81,28 @@ class TunedKernel:
 
 
 def describe(found: Tuned) -> str:
-    """What tuning found, in a few words."""
-    w = found.winner
-    if not found.timed:
-        wrong = sum(bool(m.trial.failure) for m in found.history)
-        return (
-            f"{w.name}: {len(found.history)} schedules were checked, {wrong} of them failed; "
-            "nothing can be timed on an emulator"
+    """What tuning found, in two lines: what it was found among, and the outcome."""
+    w, failed = found.winner, sum(bool(m.trial.failure) for m in found.history)
+    if found.history or not w.when:
+        how = (
+            f"{len(found.history)} schedules were measured, {failed} of them failed; "
+            f"{found.illegal:.0%} of those drawn were refused before"
         )
-    if not w.script:
-        return f"{w.name}: nothing is faster than the automatic schedule, {seconds(w.automatic)}"
-    return (
-        f"{w.name}: {seconds(w.automatic)} to {seconds(w.seconds)}, {w.gain:.2f} times as fast "
-        f"(half of the rounds within {w.spread:.1%})"
-    )
+    else:
+        how = (
+            f"recorded on {w.when} after {w.spent:.0f} s of tuning, which again=True (--again) "
+            "goes on with"
+        )
+    if not found.timed:
+        outcome = "all were checked, nothing can be timed on an emulator"
+    elif not w.script:
+        outcome = f"nothing is faster than the automatic schedule, {seconds(w.automatic)}"
+    else:
+        outcome = (
+            f"{seconds(w.automatic)} to {seconds(w.seconds)}, {w.gain:.2f} times as fast (half of "
+            f"the rounds within {w.spread:.1%})"
+        )
+    return f"{w.name}: {how}\n{w.name}: {outcome}"
 
 
 def tune(

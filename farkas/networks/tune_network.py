@@ -18,9 +18,10 @@ from farkas.networks.compile_onnx import compile_onnx
 from farkas.networks.network import Network
 from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike
-from farkas.tuning.job import Job, Tell, check_budget, job_of
+from farkas.tuning.job import LEAST, Job, Tell, check_budget, job_of
 from farkas.tuning.measurer import Comparison
 from farkas.tuning.tune_program import Tuned, tune_once
+from farkas.views.explain import figures_of, roofline
 from poly.errors import ArgumentError
 from poly.ir.graph import Call
 from runtime.common.random_arrays import random_array
@@ -28,8 +29,9 @@ from runtime.tuned.record import Winner
 
 #: Seconds for a kernel, at least: with less, nothing is found.
 SLICE = 8.0
-#: Kernels with a smaller share of the network's time are left as they are.
-SHARE = 0.02
+#: Kernels with a smaller share of the network's time are left as they are; and the part of a
+#: kernel's time that may be gained, at least.
+SHARE, LEAST_GAIN = 0.02, 0.1
 #: Rounds in which the network is compared with what it was, and the least calls of each.
 LEAST_ROUNDS, MOST_ROUNDS, LEAST_CALLS = 12, 40, 3
 #: What counts as faster, as a whole: each kernel is by more, the others take the same time.
@@ -43,12 +45,25 @@ class TunedKernelOf:
     """A kernel of a network.
 
     origin : its first node; count : calls; share : of the network's time, on one thread
+    earlier : the record that it had, None if there was none
     """
 
     origin: str
     count: int
     share: float
     found: Tuned
+    earlier: Winner | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a faster schedule was found, and not before."""
+        return self.found.winner.script != "" and self.found.winner != self.earlier
+
+    @property
+    def withdrawn(self) -> Winner:
+        """The record that makes its schedule what it was."""
+        w = self.found.winner
+        return self.earlier or replace(w, script="", point=None, seconds=w.automatic)
 
 
 @dataclass(frozen=True)
@@ -56,9 +71,9 @@ class TunedNetwork:
     """A network whose kernels were tuned.
 
     network : compiled with the fastest schedules
-    kernels : those that were tuned, the one with the largest share first
-    before, after : seconds of a run, with automatic schedules and with these
-    kept : whether it is faster as a whole; if not, its kernels keep their automatic schedules
+    kernels : those that were tuned, the one with the most to gain first
+    before, after : seconds of a run, with the schedules that it had and with these
+    kept : whether it is faster as a whole; if not, its kernels keep the schedules that they had
     """
 
     network: Network
@@ -69,7 +84,7 @@ class TunedNetwork:
 
     @property
     def gain(self) -> float:
-        """How many times as fast the network is."""
+        """How many times as fast as before the network is."""
         return self.before / self.after if self.kept else 1.0
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
@@ -89,10 +104,10 @@ class TunedNetwork:
             f"{k.share:5.1%}  {k.count:3} x  {_outcome(k.found.winner):<28} {k.origin}"
             for k in self.kernels
         ]
-        whole = f"the network: {seconds(self.before)} to {seconds(self.after)}"
-        if not self.kept:
-            whole += "; this is no gain, so the automatic schedules stay"
-        return "\n".join([*lines, whole])
+        if not lines:
+            lines = ["no kernel was tuned: there was no time left, or none takes 2 % of a run"]
+        to = f" to {seconds(self.after)}" if self.kept else "; it keeps the schedules that it had"
+        return "\n".join([*lines, f"the network: {seconds(self.before)}{to}"])
 
 
 def _outcome(winner: Winner) -> str:
@@ -117,8 +132,9 @@ def tune_onnx(
 ) -> TunedNetwork:
     """Search for faster schedules of a network's kernels; `compile_onnx` finds them from then on.
 
-    Kernels get time by their share of the network's.  In the end the whole network is compared with
-    what it was, and keeps its automatic schedules if it is not faster.
+    Kernels get time by their share of the network's, and by how far they are from the machine's
+    roofline.  In the end the whole network is compared with what it was, and keeps the schedules
+    that it had if it is not faster.
 
     Parameters
     ----------
@@ -134,32 +150,60 @@ def tune_onnx(
     """
     end = time.monotonic() + check_budget(budget)
     compiled = _compiler(source, threads, shapes, target, cc, cache)
-    before = compiled()
-    if not before.is_whole:
+    earlier = compiled()
+    if not earlier.is_whole:
         raise ArgumentError(
             "kernels of open sizes are not tuned: fix them with shapes={…}, as in "
             "shapes={'batch': 1}"
         )
     tell = progress or (lambda _: None)
-    found: list[TunedKernelOf] = []
-    kernels = _kernels(before)
-    for n, kernel in enumerate(kernels):
-        job = kernel.job(before.origin.target)
-        left = end - time.monotonic()
-        rest = sum(k.share for k in kernels[n:])
-        own = max(SLICE, left * kernel.share / rest)
-        if own > left:
-            break
-        tuned = tune_once(job, own, seed, None, tell, again, executor)
-        found.append(TunedKernelOf(kernel.origin, kernel.count, kernel.share, tuned))
-    after = compiled()
-    compared = _compare(before, after)
-    kept = compared.is_faster(WHOLE)
-    if not kept and any(k.found.winner.script for k in found):
-        assert job.file is not None, "what won was timed"
-        job.file.add([replace(k.found.winner, script="", point=None) for k in found])
+
+    def tuned(job: Job, seconds: float) -> Tuned:
+        return tune_once(job, seconds, seed, None, tell, again, executor)
+
+    found = tuple(_tune_kernels(earlier, end, tuned))
+    new = [k for k in found if k.is_new]
+    after, kept = compiled(), False
+    try:
+        compared = _compare(earlier, after)
+        kept = bool(new) and compared.is_faster(WHOLE)
+    finally:  # also after Ctrl-C: what was not compared may be slower
+        if not kept:
+            _withdraw(new, earlier.origin.target)
+    if new and not kept:
         after = compiled()
-    return TunedNetwork(after, tuple(found), compared.seconds(0), compared.seconds(1), kept)
+    return TunedNetwork(after, found, compared.seconds(0), compared.seconds(1), kept)
+
+
+def _tune_kernels(
+    network: Network, end: float, tune: Callable[[Job, float], Tuned]
+) -> Iterator[TunedKernelOf]:
+    """Tune the kernels of a network one by one, until the time is over, or Ctrl-C.
+
+    end : as `time.monotonic` says it; tune : a job, for so many seconds
+    """
+    kernels, target = _kernels(network), network.origin.target
+    for n, kernel in enumerate(kernels):
+        left = end - time.monotonic()
+        if left < (SLICE if n else LEAST):
+            return
+        job = kernel.job(target)
+        earlier = None if job.file is None else job.file.winner(job.key)
+        own = left * kernel.weight / sum(k.weight for k in kernels[n:])
+        try:
+            found = tune(job, min(left, max(SLICE, own)))
+        except KeyboardInterrupt:  # while its winner was confirmed
+            return
+        yield TunedKernelOf(kernel.origin, kernel.count, kernel.share, found, earlier)
+        if found.interrupted:
+            return
+
+
+def _withdraw(kernels: Sequence[TunedKernelOf], target: Target) -> None:
+    """Let kernels have the schedules that they had."""
+    tuned = target.runner.tuned
+    if kernels and tuned is not None:
+        tuned.file.add([k.withdrawn for k in kernels])
 
 
 def _compiler(*given: Any) -> Callable[[], Network]:
@@ -175,11 +219,21 @@ def _compiler(*given: Any) -> Callable[[], Network]:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """Calls of one kernel."""
+    """Calls of one kernel.
+
+    share : of the network's time; roof : the part of it that the machine's roofline allows, 0 if
+        that is not known
+    """
 
     call: Call
     count: int
     share: float
+    roof: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """What it has to gain: the roofline is no exact limit, so something always."""
+        return self.share * max(LEAST_GAIN, 1.0 - self.roof)
 
     @property
     def origin(self) -> str:
@@ -190,8 +244,10 @@ class _Kernel:
 
 
 def _kernels(network: Network) -> list[_Kernel]:
-    """The kernels that are worth tuning, the one with the largest share of the time first."""
+    """The kernels that are worth tuning, the one with the most to gain first."""
     model = network.compiled[0]
+    # A profile is of one thread.
+    limit = roofline(1) if network.origin.target.runner.has_roofline else None
     timings = network.profile(_inputs(network))
     whole = sum(t.seconds for t in timings)
     calls = [n for n in model.graph.nodes if isinstance(n, Call)]
@@ -201,10 +257,12 @@ def _kernels(network: Network) -> list[_Kernel]:
         call = by_origin.get(t.origin)
         if call is not None:
             alike.setdefault(call.program.form.digest, []).append((call, t.seconds))
-    found = [
-        _Kernel(same[0][0], len(same), sum(s for _, s in same) / whole) for same in alike.values()
-    ]
-    return sorted((k for k in found if k.share >= SHARE), key=lambda k: -k.share)
+    found: list[_Kernel] = []
+    for same in alike.values():
+        call, took = same[0][0], sum(s for _, s in same)
+        figures = figures_of(call.program, took / len(same), limit)
+        found.append(_Kernel(call, len(same), took / whole, figures.share or 0.0))
+    return sorted((k for k in found if k.share >= SHARE), key=lambda k: -k.weight)
 
 
 def _inputs(network: Network) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Runner(ABC):
     routines: ClassVar[Routines] = Routines.NONE
     #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None
+    #: The C compiler, as ``cc=`` takes it; None where there is none.
+    cc: str | None = None
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:

@@ -52,6 +52,10 @@ class CpuRunner(Runner):
         return "cpu"
 
     @property
+    def cc(self) -> str:  # type: ignore[override]
+        return self.asked or self.toolchain.path
+
+    @property
     def tuned(self) -> TunedSchedules:
         from poly.machine.cpu import host_machine
         from runtime.tuned.record_file import tuned_schedules

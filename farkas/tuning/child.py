@@ -21,6 +21,10 @@ class ChildError(TuningError):
     """A process crashed, hung, or raised an error; the next call starts another."""
 
 
+class NoChildError(ChildError):
+    """No process could be started, or set up: what it was to do is not to blame."""
+
+
 class Child(AbstractContextManager["Child"]):
     """A process that applies a function of a module to what it is sent, within a time limit.
 
@@ -40,15 +44,13 @@ class Child(AbstractContextManager["Child"]):
         Raises
         ------
         ChildError : it took longer, raised an error, or its process died.
+        NoChildError : there is no process.
         """
-        process = self._started()
-        assert process.stdin is not None
         try:
-            pickle.dump(arguments, process.stdin, protocol=5)
-            process.stdin.flush()
-        except OSError:
-            raise self._ended(f"its process {self._end()}") from None
-        done, result = self._answer(limit)
+            done, result = self._asked(arguments, limit)
+        except BaseException:
+            self.stop()  # an answer that is still to come would be taken for the next call's
+            raise
         if not done:
             raise ChildError(result)
         return result
@@ -67,33 +69,36 @@ class Child(AbstractContextManager["Child"]):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _asked(self, arguments: tuple[Any, ...], limit: float) -> Any:
+        process = self._started()
+        assert process.stdin is not None
+        try:
+            pickle.dump(arguments, process.stdin, protocol=5)
+            process.stdin.flush()
+        except OSError:
+            raise ChildError(f"its process {end_of(process)}") from None
+        return self._answer(process, limit)
+
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             try:
                 process = start_process(*self._function)
             except OSError as error:
-                raise ChildError(f"no process could be started: {error.strerror}") from None
+                raise NoChildError(f"no process could be started: {error.strerror}") from None
             self._process, self._answers = process, queue.SimpleQueue()
             threading.Thread(target=_read, args=(process, self._answers), daemon=True).start()
-            if self._answer(START) != READY:
-                raise self._ended("its process did not start")
+            if self._answer(process, START) != READY:
+                raise NoChildError("its process did not start")
         return self._process
 
-    def _answer(self, limit: float) -> Any:
+    def _answer(self, process: subprocess.Popen[bytes], limit: float) -> Any:
         try:
             answer = self._answers.get(timeout=limit)
         except queue.Empty:
-            raise self._ended(f"it took longer than {limit:.3g} s") from None
+            raise ChildError(f"it took longer than {limit:.3g} s") from None
         if answer is None:
-            raise self._ended(f"its process {self._end()}")
+            raise ChildError(f"its process {end_of(process)}")
         return answer
-
-    def _end(self) -> str:
-        return "ended" if self._process is None else end_of(self._process)
-
-    def _ended(self, reason: str) -> ChildError:
-        self.stop()
-        return ChildError(reason)
 
 
 def _read(process: subprocess.Popen[bytes], answers: queue.SimpleQueue[Any]) -> None:

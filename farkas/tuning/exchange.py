@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from farkas.console.files import FileError, write_file
 from farkas.targets.base import Target
@@ -11,6 +12,18 @@ from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from poly.errors import ArgumentError
 from runtime.tuned.record import Winner, write_line
 from runtime.tuned.record_file import Problem, RecordFile
+
+
+class Imported(NamedTuple):
+    """What became of the records of a file.
+
+    added : how many are used from now on; known : those than which this machine has no worse
+    problems : lines that are no records
+    """
+
+    added: int
+    known: int
+    problems: list[Problem]
 
 
 def records_here(
@@ -53,22 +66,31 @@ def import_records(
     cc: CompilerLike = None,
     cache: CacheLike = None,
     target: str | Target = "cpu",
-) -> tuple[int, list[Problem]]:
+) -> Imported:
     """Add the winners of a file, of a machine like this one; other lines are left out and named.
 
     They are not trusted: a schedule is checked again whenever it is used.
 
     Raises
     ------
-    FileError : there is no such file.
+    FileError : there is no such file, or it is empty.
     CacheError : they cannot be written.
     """
     here = records_here(cc, cache, target)
     if not Path(path).is_file():
         raise FileError(f"cannot read {os.fspath(path)}: there is no such file")
     found, problems = RecordFile(Path(path), here.description).read()
-    if any(p.line == 1 for p in problems):
-        return 0, problems
+    if not found and not problems:
+        raise FileError(f"{os.fspath(path)} has no records: it is empty, or cannot be read")
+    mine = {w.key: w for w in here.winners()}
     winners = [r for r in found if isinstance(r, Winner)]
-    here.add(winners)
-    return len(winners), problems
+    better = [w for w in winners if w.key not in mine or not _is_as_good(mine[w.key], w)]
+    here.add(better)
+    return Imported(len(better), len(winners) - len(better), problems)
+
+
+def _is_as_good(own: Winner, other: Winner) -> bool:
+    """Whether a record of this machine is to stay: it gains as much, or where the two were compared
+    with different automatic schedules, is no older.
+    """
+    return own.gain >= other.gain if own.base == other.base else own.when >= other.when

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from poly.schedule.schedule import Schedule
 from poly.space.cost import Cost
 from poly.space.space import Space
 from poly.strategy.common.point import AUTOMATIC
-from runtime.tuned.record import Key, Winner
-from runtime.tuned.record_file import RecordFile, family_of
+from runtime.tuned.record import Key, Winner, short_digest
+from runtime.tuned.record_file import RecordFile, family_of, numbers_of
 
 #: Budgets in seconds.
 LEAST, MOST = 1.0, 7 * 24 * 3600.0
@@ -59,6 +58,11 @@ class Job:
         """The digest of the program without its numbers."""
         return family_of(self.start.program)
 
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Those of the program."""
+        return numbers_of(self.start.program)
+
     @property
     def file(self) -> RecordFile | None:
         """The records of where it runs; None if nothing can be timed there."""
@@ -69,7 +73,7 @@ class Job:
     def base(self) -> str:
         """The digest of the schedule that is to be beaten: of its steps, as records have them."""
         script = str(self.space.schedule(AUTOMATIC))
-        return hashlib.sha256(script.encode()).hexdigest()[:16]
+        return short_digest(script)
 
     def winner(self) -> Winner | None:
         """What was found before, if today's automatic schedule is the one that it was compared
@@ -77,6 +81,12 @@ class Job:
         """
         found = None if self.file is None else self.file.winner(self.key)
         return found if found is not None and found.base == self.base else None
+
+    def use(self, winner: Winner) -> None:
+        """Let compilations use a record, also if the program was tuned at other sizes since."""
+        tuned = self.runner.tuned
+        if tuned is not None and tuned.winner(self.key.program, self.key.exact) != winner:
+            tuned.file.add([winner])
 
     def estimate(self, schedule: Schedule) -> Cost:
         """What one of its schedules may cost."""

@@ -21,6 +21,8 @@ FEWEST, MOST = 24, 2000
 FAILED = 4.0
 #: The weight of what was measured on another machine.
 PRIOR = 0.3
+#: Features beyond this are none: they are logarithms.
+LARGEST = 1e6
 
 #: What the model learns from: a value, see `value_of`, and features.
 Row = tuple[float, tuple[float, ...]]
@@ -48,19 +50,23 @@ class Ranking:
     def scores(self, costs: Sequence[Cost], automatic: Cost) -> list[float]:
         """The logarithms of the times that points may take, over that of the automatic schedule."""
         estimated = [math.log(c.cycles / automatic.cycles) for c in costs]
-        model = self._fitted()
+        model = self._fitted(len(features(automatic, automatic)))
         if model is None or not costs:
             return estimated
         found: list[float] = model.predict([features(c, automatic) for c in costs]).tolist()
         return found
 
-    def _fitted(self) -> Any:
-        """The model, trained again once there is a fifth more to learn from."""
-        rows = [*self._prior, *self._rows[-MOST:]]
-        if len(rows) < FEWEST or find_spec("sklearn") is None:
-            return None
+    def _fitted(self, count: int) -> Any:
+        """The model of so many features, trained again once there is a fifth more to learn from.
+
+        Records may be of a version with other features, or edited.
+        """
         if self._model is None or len(self._rows) > 1.2 * self._trained:
-            self._model = fitted(rows, len(self._prior))
+            prior = [r for r in self._prior if len(r[1]) == count]
+            rows = [r for r in self._rows if len(r[1]) == count and max(map(abs, r[1])) < LARGEST]
+            if len(prior) + len(rows) < FEWEST or find_spec("sklearn") is None:
+                return None
+            self._model = fitted([*prior, *rows[-MOST:]], len(prior))
             self._trained = len(self._rows)
         return self._model
 

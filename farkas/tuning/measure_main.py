@@ -62,7 +62,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Timed:
     """Seconds per call in each round, first of the automatic schedule's; or why there are none."""
 
     automatic: tuple[float, ...]
@@ -170,7 +170,7 @@ def _group(seconds: float) -> int:
 _BENCHES: dict[str, _Bench] = {}
 
 
-def measure(setup: Setup, turns: Any) -> Measured | str:
+def measure(setup: Setup, turns: Any) -> Timed | str:
     """Measure kernels in turns, or check that one is right: "" if it is.
 
     turns : `Turns`, or the one kernel
@@ -183,7 +183,7 @@ def measure(setup: Setup, turns: Any) -> Measured | str:
     right = [c for c in calls if not isinstance(c, str)]
     times = bench.in_turns([bench.call, *right], turns.rounds, turns.turn)
     rest = iter(times[1:])
-    return Measured(times[0], tuple(c if isinstance(c, str) else next(rest) for c in calls))
+    return Timed(times[0], tuple(c if isinstance(c, str) else next(rest) for c in calls))
 
 
 def _bench(setup: Setup) -> _Bench:

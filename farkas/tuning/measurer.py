@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from farkas.tuning import measure_main
-from farkas.tuning.child import Child, ChildError
-from farkas.tuning.measure_main import Measured, Setup, Turns
-from poly.errors import FarkasError
+from farkas.tuning.child import Child, ChildError, NoChildError
+from farkas.tuning.measure_main import Setup, Timed, Turns
+from poly.errors import CacheError, FarkasError
 from runtime.common.workers import processes
 from runtime.cpu.shared_library import LIMIT
 
@@ -27,8 +27,9 @@ BUILD = 30.0
 #: Rounds of each halving, in which the better half stays, of new kernels and of the best of all;
 #: and seconds of a turn, at least.
 ROUNDS, AGAIN, TURN = (2, 4, 6), (6, 12, 24), 0.002
-#: Processes that a winner has to be faster in, rounds in each, and seconds of a turn.
-PROCESSES, CONFIRMING, LONG_TURN = 3, 10, 0.01
+#: Processes that a winner has to be faster in, rounds in each, those of kernels that take long, in
+#: all of which it has to be faster then, and seconds of a turn.
+PROCESSES, CONFIRMING, FEW, LONG_TURN = 3, 10, 3, 0.01
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,25 @@ class Timing:
     """The time of a kernel over that of the automatic schedule.
 
     ratio : `math.inf` if it has none; spread : the part of it that half of the rounds are within
-    failure : why it has none; lost : that is not the kernel's fault
+    failure : why it has none; lost : that says nothing about the kernel
+    hurried : nor does it to a search that has more time
     """
 
     ratio: float
     spread: float = 0.0
     failure: str = ""
     lost: bool = False
+    hurried: bool = False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether later searches may rely on it."""
+        return not (self.lost or self.hurried)
+
+
+def lost(reason: str) -> Timing:
+    """No time, which says nothing about the kernel."""
+    return Timing(math.inf, 0.0, reason, lost=True)
 
 
 @dataclass(frozen=True)
@@ -131,7 +144,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         emitted : may be generated one by one, while those before are compiled
         """
         sources, failures = self._checked(emitted)
-        found = {n: Timing(math.inf, 0.0, f) for n, f in enumerate(failures) if f}
+        found = {n: f for n, f in enumerate(failures) if f is not None}
         left = [n for n in range(len(sources)) if n not in found]
         for rounds in ROUNDS:
             found |= self._in_turns(sources, left, rounds)
@@ -155,29 +168,33 @@ class Measurer(AbstractContextManager["Measurer"]):
             count = -(-count // 2)
         return order
 
-    def _checked(self, emitted: Iterable[Any]) -> tuple[list[Any], list[str]]:
-        """Kernels, and what is wrong with each, "" if nothing is."""
+    def _checked(self, emitted: Iterable[Any]) -> tuple[list[Any], list[Timing | None]]:
+        """Kernels, and what is wrong with each, None if nothing is."""
         sources: list[Any] = []
         with ThreadPoolExecutor(processes()) as pool:
-            built: list[Future[str]] = []
+            built: list[Future[Timing | None]] = []
             for source in emitted:
                 sources.append(source)
                 built.append(pool.submit(self._built, source))
         return sources, [b.result() or self._wrong(s) for b, s in zip(built, sources, strict=True)]
 
-    def compare(self, source: Any) -> Comparison:
+    def compare(self, source: Any, seconds: float = math.inf) -> Comparison:
         """Compare a kernel with the automatic schedule in several processes, thoroughly.
+
+        seconds : for it, if that is enough for a few rounds
 
         Raises
         ------
         ChildError : it cannot be built, or fails.
         """
         if failure := self._built(source):
-            raise ChildError(failure)
+            raise ChildError(failure.failure)
+        of_a_round = 2 * max(LONG_TURN, 2 * self._once)
+        count = max(FEW, int(min(CONFIRMING, seconds / PROCESSES / of_a_round)))
         rounds = []
         for _ in range(PROCESSES):
             self._child.stop()  # where memory lies is another matter each time
-            found = self._call(Turns((source,), CONFIRMING, LONG_TURN), self._limit(CONFIRMING))
+            found = self._call(Turns((source,), count, LONG_TURN), self._limit(count))
             (other,) = found.others
             if isinstance(other, str):
                 raise ChildError(other)
@@ -192,6 +209,8 @@ class Measurer(AbstractContextManager["Measurer"]):
         try:
             turns = Turns([sources[n] for n in numbers], rounds, TURN)
             found = self._call(turns, self._limit(rounds) * (1 + len(numbers)))
+        except NoChildError as error:
+            return {n: lost(str(error)) for n in numbers}
         except ChildError as error:
             # One of them is to blame, alone it will be found out.
             if len(numbers) == 1:
@@ -206,33 +225,40 @@ class Measurer(AbstractContextManager["Measurer"]):
     def _limit(self, rounds: int) -> float:
         return LEAST + TIMES * self._once * (rounds + 3)
 
-    def _call(self, turns: Turns, limit: float) -> Measured:
+    def _call(self, turns: Turns, limit: float) -> Timed:
         found = self._answer_of(turns, limit)
-        assert isinstance(found, Measured)
+        assert isinstance(found, Timed)
         return found
 
     def _answer_of(self, what: Any, limit: float) -> Any:
         """What the process says; it is not to blame for the time that a new one takes to set up."""
         if not self._child.is_running:
-            self._child.call(self._setup, Turns((), 1, 0.0), limit=SET_UP)
+            try:
+                self._child.call(self._setup, Turns((), 1, 0.0), limit=SET_UP)
+            except ChildError as error:
+                raise NoChildError(str(error)) from None
         return self._child.call(self._setup, what, limit=limit)
 
-    def _wrong(self, source: Any) -> str:
-        """What is wrong with a kernel that was built, "" if nothing is."""
+    def _wrong(self, source: Any) -> Timing | None:
+        """What is wrong with a kernel that was built, None if nothing is."""
         try:
             found = self._answer_of(source, self._limit(1))
+        except NoChildError as error:
+            return lost(str(error))
         except ChildError as error:
-            return str(error)
+            found = str(error)
         assert isinstance(found, str)
-        return found
+        return Timing(math.inf, 0.0, found) if found else None
 
-    def _built(self, source: Any) -> str:
-        """Build a kernel; why that fails, "" if it does not."""
+    def _built(self, source: Any) -> Timing | None:
+        """Build a kernel; why that fails, None if it does not."""
         try:
             self._setup.runner.build(source, self._build_limit)
+        except CacheError as error:
+            return lost(str(error))
         except FarkasError as error:
-            return str(error)
-        return ""
+            return Timing(math.inf, 0.0, str(error), hurried=self._build_limit < BUILD)
+        return None
 
 
 class Checker(Measurer):
@@ -240,7 +266,7 @@ class Checker(Measurer):
 
     def measure(self, emitted: Iterable[Any]) -> list[Timing]:
         _, failures = self._checked(emitted)
-        return [Timing(math.inf, 0.0, f) if f else Timing(1.0) for f in failures]
+        return [f or Timing(1.0) for f in failures]
 
 
 def _timing(automatic: Sequence[float], other: Sequence[float] | str) -> Timing:

@@ -8,6 +8,7 @@ seed and the same times give the same points.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -59,7 +60,8 @@ class Counts:
 class Search:
     """The search for one program.
 
-    cost : what a schedule may cost; ranking : what orders points; starts : what is tried first
+    cost : what a schedule may cost; ranking : what orders points
+    starts : what is tried first, in this order
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Search:
     ) -> None:
         self._space, self._cost = space, cost
         self._rng, self._ranking = Random(seed), ranking
-        self._starts = [*starts]
+        self._starts = deque(starts)
         self.counts = Counts()
         self.automatic = self._drawn(AUTOMATIC)
         self._seen = {self.automatic.script}
@@ -85,7 +87,7 @@ class Search:
 
         Points to start from come first, whatever the model thinks of them.
         """
-        first = self._new([self._starts.pop() for _ in range(min(count, len(self._starts)))])
+        first = self._new([self._starts.popleft() for _ in range(min(count, len(self._starts)))])
         count -= len(first)
         draws = range(self._draws * count)
         drawn = self._new(self._next_point() for _ in draws)

@@ -25,7 +25,7 @@ from poly.errors import ScheduleError, TuningError, TuningWarning
 from poly.space.point_data import point_data, read_point
 from poly.strategy.common.point import Point
 from runtime.tuned.record import Trial, Winner, rounded
-from runtime.tuned.record_file import RecordFile
+from runtime.tuned.record_file import ENVIRONMENT, RecordFile
 
 #: Schedules that are measured at a time, those of one generation.
 GENERATION = 8
@@ -52,12 +52,14 @@ class Tuned:
 
     history : what was measured, in order; illegal : the share of drawn points that are illegal
     timed : whether there is anything to time; on an emulator, schedules are only checked
+    interrupted : whether the search was ended by Ctrl-C
     """
 
     winner: Winner
     history: tuple[Measured, ...] = ()
     illegal: float = 0.0
     timed: bool = True
+    interrupted: bool = False
 
 
 @dataclass
@@ -79,7 +81,9 @@ class _Tuning:
 
     def __post_init__(self) -> None:
         self.found: dict[str, tuple[Candidate, Trial]] = {}
+        self.lost: dict[str, str] = {}  # why, by script
         self.history: list[Measured] = []
+        self.interrupted = self.exhausted = False
 
     @property
     def left(self) -> float:
@@ -87,21 +91,32 @@ class _Tuning:
         return self.began + self.budget - time.monotonic()
 
     def run(self, trials: int | None) -> None:
-        """Generation by generation, until the time or the number of trials is reached."""
-        confirm = max(LEAST_CONFIRM, CONFIRM * self.budget)
+        """Generation by generation, until the time or the number of trials is reached, or Ctrl-C
+        ends it.
+        """
+        try:
+            self._run(trials)
+        except KeyboardInterrupt:  # what was found is confirmed and kept
+            self.interrupted = True
+
+    def _run(self, trials: int | None) -> None:
+        confirm = min(self.budget / 2, max(LEAST_CONFIRM, CONFIRM * self.budget))
         took = 0.0
         while self.left > took + confirm and (trials is None or len(self.found) < trials):
             start = time.monotonic()
             count = GENERATION if trials is None else min(GENERATION, trials - len(self.found))
             asked = self.search.ask(count)
             if not asked:
+                self.exhausted = True
                 break
             self.report(str(asked[0].point))
             self.search.tell(self.measured(asked))
             took = time.monotonic() - start
 
     def measured(self, asked: Sequence[Candidate]) -> list[tuple[Candidate, Trial]]:
-        """The trials of schedules: known ones are not measured again, the others are kept."""
+        """The trials of schedules, without what was lost: known ones are not measured again, the
+        others are kept.
+        """
         emitted: list[str] = []
         timings: dict[str, Timing] = {}
 
@@ -122,13 +137,14 @@ class _Tuning:
         tried = [c for c in asked if c.script in timings]
         new = {c.script: self.trial(c, timings[c.script]) for c in tried}
         if self.file is not None:
-            self.file.add(t for s, t in new.items() if not timings[s].lost)
+            self.file.add(t for s, t in new.items() if timings[s].is_kept)
+        self.lost |= {s: t.failure for s, t in timings.items() if t.lost}
         by_script = {**self.known, **new}
         pairs = [(c, by_script[c.script]) for c in asked]
         self.found |= {c.script: (c, t) for c, t in pairs}
         now = time.monotonic() - self.began
         self.history += [Measured(now, t) for _, t in pairs]
-        return pairs
+        return [(c, t) for c, t in pairs if c.script not in self.lost]
 
     def trial(self, c: Candidate, timing: Timing) -> Trial:
         known = features(c.cost, self.search.automatic.cost)
@@ -141,19 +157,22 @@ class _Tuning:
     def winner(self) -> Winner:
         """The best schedule that is faster than the automatic one, or that one.
 
-        A recorded winner remains unless a new schedule was faster: what it was chosen from is not
-        compared again, since noise would choose another.
+        A recorded winner remains unless a new schedule is faster than that: what it was chosen from
+        is not compared again, since noise would choose another.
         """
         recorded = self.job.winner()
-        best = None if recorded is None else self.known.get(recorded.script)
-        to_beat = 1.0 if best is None else best.ratio
-        for candidate, source in self.finalists(to_beat):
+        to_beat = 1.0
+        if recorded is not None and recorded.script:
+            to_beat = recorded.seconds / recorded.automatic
+        for number, (candidate, source) in enumerate(self.finalists(to_beat)):
+            if number and self.left < -LEAST_CONFIRM:
+                break
             self.report(f"confirm {candidate.point}")
             try:
-                compared = self.measurer.compare(source)
+                compared = self.measurer.compare(source, max(LEAST_CONFIRM, self.left))
             except ChildError:
                 continue
-            if compared.is_faster(FASTER):
+            if compared.is_faster(FASTER * min(1.0, to_beat)):
                 return self.won(candidate, compared)
         return recorded or self.won(None, None)
 
@@ -184,11 +203,26 @@ class _Tuning:
             "" if candidate is None else candidate.script,
             None if candidate is None else point_data(candidate.point),
             *seconds, 0.0 if compared is None else compared.spread, time.monotonic() - self.began,
-            datetime.now(UTC).date().isoformat(), version(),
+            datetime.now(UTC).date().isoformat(), version(), job.numbers,
         )  # fmt: skip
 
-    def warn_of_wrong(self) -> None:
-        """Name the schedules that should have been refused, if there are any."""
+    @property
+    def is_settled(self) -> bool:
+        """Whether the search had its time, so that if nothing has won, nothing is faster."""
+        has_tried = self.exhausted or any(s not in self.lost for s in self.found)
+        return has_tried and not self.interrupted
+
+    def warn(self) -> None:
+        """Name the schedules that should have been refused, if there are any; and say if none could
+        be measured.
+        """
+        if self.lost and len(self.lost) == len(self.found):
+            warnings.warn(
+                f"{self.job.program.name}: none of {len(self.lost)} schedules could be measured, "
+                f"the last for this reason: {[*self.lost.values()][-1]}",
+                TuningWarning,
+                stacklevel=2,
+            )
         wrong = [t for _, t in self.found.values() if t.is_wrong]
         if not wrong:
             return
@@ -228,6 +262,7 @@ def tune_once(
     """
     known = None if again else job.winner()
     if known is not None:
+        job.use(known)
         return Tuned(known)
     return tune_program(job, budget, seed, trials, tell, executor)
 
@@ -250,9 +285,10 @@ def tune_program(
     ChildError : the automatic schedule's kernel cannot be run.
     ToolchainError : the compiler failed on it.
     CacheError : records cannot be written.
+    TuningError : the file of records is that of another machine.
     """
     began, file = time.monotonic(), job.file
-    records = [] if file is None else file.read()[0]
+    records = [] if file is None else _records(file)
     mine = [r for r in records if (r.key, r.base) == (job.key, job.base)]
     own = {r.script: r for r in mine if isinstance(r, Trial)}
     # What is known of this program is found again on the way, in the same order.
@@ -260,17 +296,28 @@ def tune_program(
     search = Search(job.space, job.estimate, seed, Ranking(others, _prior(job)), _starts(job))
     source = job.emit(search.automatic.schedule)
     setup = Setup(source, job.runner, job.sizes, seed)
-    with _measurer(setup, job, budget, executor) as measurer:
+    with _measurer(setup, job, began + budget, budget, executor) as measurer:
         measurer.begin()
         tuning = _Tuning(job, search, measurer, file, own, _settled(mine), began, budget, tell)
-        with contextlib.suppress(KeyboardInterrupt):  # what was found is confirmed and kept
-            tuning.run(trials)
+        tuning.run(trials)
         winner = tuning.winner()
-    tuning.warn_of_wrong()
-    if file is not None:
+    tuning.warn()
+    # Where nothing was tried, the next call is to search.
+    if file is not None and (winner.script or tuning.is_settled):
         file.add([winner])
         winner = job.winner() or winner  # with the digits that are written
-    return Tuned(winner, tuple(tuning.history), search.counts.share, file is not None)
+    history, illegal = tuple(tuning.history), search.counts.share
+    return Tuned(winner, history, illegal, file is not None, tuning.interrupted)
+
+
+def _records(file: RecordFile) -> list[Trial | Winner]:
+    """The records of a file that can be added to."""
+    records, problems = file.read()
+    if problems and problems[0].line == 1:
+        raise TuningError(
+            f"{problems[0]}; move the file away, or choose another folder with {ENVIRONMENT}"
+        )
+    return records
 
 
 def _settled(records: Sequence[Trial | Winner]) -> frozenset[str]:
@@ -279,13 +326,15 @@ def _settled(records: Sequence[Trial | Winner]) -> frozenset[str]:
     return frozenset(r.script for r in records[: ends[-1]]) if ends else frozenset()
 
 
-def _measurer(setup: Setup, job: Job, budget: float, executor: Executor | None) -> Measurer:
+def _measurer(
+    setup: Setup, job: Job, end: float, budget: float, executor: Executor | None
+) -> Measurer:
     tuned = job.runner.tuned
     if tuned is None:
         return Checker(setup, budget / 2)
     if executor is None:
         return Measurer(setup, min(BUILD, budget / 4))
-    return RemoteMeasurer(setup, executor, tuned)
+    return RemoteMeasurer(setup, executor, tuned, end)
 
 
 def _prior(job: Job) -> tuple[Row, ...]:
@@ -295,13 +344,21 @@ def _prior(job: Job) -> tuple[Row, ...]:
 
 def _starts(job: Job) -> list[Point]:
     """Points that won for the same program at other sizes, with other threads, or beside another
-    automatic schedule, to be tried first.
+    automatic schedule, to be tried first: those of the nearest sizes, and of equals the latest.
     """
     winners = () if job.file is None else job.file.winners()
-    near = [w for w in winners if w.family == job.family and w.point]
-    near = [w for w in near if (w.key, w.base) != (job.key, job.base)]
+    alike = [w for w in reversed(winners) if w.family == job.family and w.point]
+    alike = [w for w in alike if (w.key, w.base) != (job.key, job.base)]
+    place = (*job.numbers, *(value for _, value in job.key.sizes))
     found: list[Point] = []
-    for w in near[-NEIGHBOURS:]:
+    for w in sorted(alike, key=lambda w: distance(place, w.place))[:NEIGHBOURS]:
         with contextlib.suppress(TuningError):  # it was edited
             found.append(read_point(w.point))
     return list(dict.fromkeys(found))
+
+
+def distance(first: Sequence[int], second: Sequence[int]) -> float:
+    """Between two programs of a family: the sum of the logarithms of their numbers' ratios."""
+    if len(first) != len(second):
+        return math.inf
+    return sum(abs(math.log((a + 1) / (b + 1))) for a, b in zip(first, second, strict=True))

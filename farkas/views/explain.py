@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from codegen.gpu.emit import GpuKernel
     from farkas.targets.base import Target
     from farkas.targets.compile_program import Compiled
+    from poly.ir.program import Program
     from runtime.network.compiled_graph import CompiledGraph
 
 
@@ -91,6 +92,11 @@ class Figures:
                 + (f" ({self.roofline})" if self.roofline and share is not None else "")
             )
         return "\n".join(parts)
+
+
+def figures_of(program: Program, took: float | None, limit: Roofline | None) -> Figures:
+    """Those of a program of fixed sizes."""
+    return Figures(operations_of_program(program, {}), bytes_of_program(program, {}), took, limit)
 
 
 def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> View:
@@ -246,7 +252,7 @@ def _explained(
         program = call.program
         inner = sum(bytes_of(t, {}) for t in program.temps)
         kept_bytes += 2 * inner
-        f = Figures(operations_of_program(program, {}), bytes_of_program(program, {}), time, limit)
+        f = figures_of(program, time, limit)
         share = f"{f.share:.0%}" if f.share else ""
         cells = [
             call.title, *spent,

@@ -39,10 +39,6 @@ def read_point(data: Any) -> Point:
         raise TuningError(f"'point' is not a point: {error}") from None
 
 
-def _values(data: Any) -> tuple[tuple[str, str | int], ...]:
-    return tuple((_text(name), _value(value)) for name, value in data)
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")

@@ -6,6 +6,7 @@ checker whenever it is used, and a line that is not a record is left out and nam
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -14,8 +15,8 @@ from typing import Any
 
 from poly.errors import TuningError
 
-#: Characters of a line, and lines of a script, at most.
-MOST_CHARACTERS, MOST_LINES = 1 << 20, 2000
+#: Characters of a line, lines of a script, and numbers of a program, at most.
+MOST_CHARACTERS, MOST_LINES, MOST_NUMBERS = 1 << 20, 2000, 200
 #: How the failure of a schedule begins whose results are not those of the automatic one.
 WRONG = "wrong result: "
 _DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -47,7 +48,7 @@ class Trial:
     script : the schedule; point : how it was found, as JSON, None if by hand
     ratio : its time over that of the automatic schedule, `math.inf` if it failed
     spread : the part of the ratio by which half of the rounds differ from it at most
-    features : of `poly.space.estimate`
+    features : what a model knows of it, see `farkas.tuning.learned.features`
     failure : why it has no time, "" if it has; with `WRONG` in front if its results are others
     """
 
@@ -76,6 +77,7 @@ class Winner:
     script : "" for the automatic schedule, which nothing has beaten
     automatic, seconds : of a call, with the automatic schedule and with this one
     spread : as in `Trial`; spent : seconds of tuning; when, version : the day, and that of Farkas
+    numbers : of the program's text, which say how near it is to another one of its family
     """
 
     key: Key
@@ -90,11 +92,17 @@ class Winner:
     spent: float
     when: str
     version: str
+    numbers: tuple[int, ...] = ()
 
     @property
     def gain(self) -> float:
         """How many times as fast as the automatic schedule."""
         return self.automatic / self.seconds
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Where it is among the programs of its family: its numbers, and its sizes."""
+        return (*self.numbers, *(value for _, value in self.key.sizes))
 
 
 def write_line(record: Trial | Winner) -> str:
@@ -117,6 +125,7 @@ def write_line(record: Trial | Winner) -> str:
             "spent": rounded(record.spent),
             "when": record.when,
             "farkas": record.version,
+            "numbers": record.numbers,
         }
     else:
         data |= {
@@ -153,6 +162,7 @@ def read_line(line: str) -> Trial | Winner:
             key, base, family, fields.text("name"), fields.script(), data.get("point"),
             fields.seconds("automatic"), fields.seconds("seconds"), spread, fields.number("spent"),
             fields.text("when"), fields.text("farkas"),
+            fields.whole_numbers("numbers"),
         )  # fmt: skip
     if kind != "trial":
         raise TuningError(f"a record is a winner or a trial, not a {kind[:40]!r}")
@@ -192,15 +202,27 @@ class _Fields:
         value = self.data.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TuningError(f"{name!r} is not a number")
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
             raise TuningError(f"{name!r} is not a finite number")
-        return float(value)
+        return number
 
     def numbers(self, name: str) -> tuple[float, ...]:
         values = self.data.get(name)
         if not isinstance(values, list) or len(values) > 1000:
             raise TuningError(f"{name!r} is not a list of numbers")
         return tuple(_Fields({name: v}).number(name) for v in values)
+
+    def whole_numbers(self, name: str) -> tuple[int, ...]:
+        """None where the field is missing."""
+        values = self.data.get(name, [])
+        known = isinstance(values, list) and len(values) <= MOST_NUMBERS
+        if not known or not all(type(v) is int and 0 <= v < 10**15 for v in values):
+            raise TuningError(f"{name!r} is not a list of whole numbers")
+        return tuple(values)
 
     def seconds(self, name: str) -> float:
         value = self.number(name)
@@ -234,6 +256,11 @@ class _Fields:
         ):
             raise TuningError("'script' is not a list of lines")
         return "\n".join(lines)
+
+
+def short_digest(text: str) -> str:
+    """Of a text, as records have it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def rounded(value: float) -> float:

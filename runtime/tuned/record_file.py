@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -24,7 +23,15 @@ from poly.errors import CacheError, TuningError
 from runtime.common.arguments import default_threads
 from runtime.common.cache import Cache, digest
 from runtime.cpu.toolchain import Toolchain
-from runtime.tuned.record import Key, Trial, Winner, read_line, write_line
+from runtime.tuned.record import (
+    MOST_NUMBERS,
+    Key,
+    Trial,
+    Winner,
+    read_line,
+    short_digest,
+    write_line,
+)
 
 if TYPE_CHECKING:
     from poly.ir.program import Program
@@ -52,8 +59,7 @@ def record_file(cache: Cache, description: str) -> RecordFile:
     chosen = os.environ.get(ENVIRONMENT)
     folder = Path(chosen).expanduser().absolute() if chosen else cache.directory / "tuned"
     name = re.sub(r"[^a-z0-9]+", "-", description.partition(";")[0].lower()).strip("-")[:60]
-    digest = hashlib.sha256(description.encode()).hexdigest()[:8]
-    return RecordFile(folder / f"{name}-{digest}.jsonl", description)
+    return RecordFile(folder / f"{name}-{short_digest(description)[:8]}.jsonl", description)
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,10 @@ class RecordFile:
         """What was written last for a key."""
         return next((w for w in reversed(self.winners()) if w.key == key), None)
 
-    def trials(self) -> tuple[Trial, ...]:
-        """Everything that was measured."""
-        found, _ = self.read()
-        return tuple(r for r in found if isinstance(r, Trial))
-
     def read(self) -> tuple[list[Trial | Winner], list[Problem]]:
-        """All records, and the lines that are none."""
+        """All records, and the lines that are none.  Of a file of another machine, which the first
+        line says, that line is the only problem, and there are no records.
+        """
         records: list[Trial | Winner] = []
         problems: list[Problem] = []
         for number, line in _lines(self.path):
@@ -108,6 +111,8 @@ class RecordFile:
                     records.append(read_line(line.decode(errors="replace")))
             except TuningError as error:
                 problems.append(Problem(self.path, number, str(error)))
+                if number == 1:
+                    break
         return records, problems
 
     def add(self, records: Iterable[Trial | Winner]) -> None:
@@ -128,7 +133,7 @@ class RecordFile:
                 else:
                     file.seek(end - 1)
                     data = data if file.read(1) == b"\n" else b"\n" + data
-                os.write(file.fileno(), data)
+                file.write(data)
         except OSError as error:
             raise CacheError(
                 f"cannot write the records of tuning to {self.path}: {error.strerror or error}; "
@@ -189,17 +194,26 @@ class TunedSchedules:
     @property
     def identity(self) -> str:
         """A digest of all of them: what is compiled with others is something else."""
-        scripts = {w.key: w.script for w in self.file.winners() if w.key.threads == self.threads}
-        texts = sorted(f"{k.program} {k.exact} {s}" for k, s in scripts.items() if s)
+        winners = [w for w in self.file.winners() if w.key.threads == self.threads]
+        scripts = {(w.key.program, w.key.exact): w.script for w in winners}
+        texts = sorted(f"{program} {exact} {s}" for (program, exact), s in scripts.items() if s)
         return digest("tuned", *texts) if texts else ""
 
     def script(self, start: Schedule) -> str | None:
-        """The script for a program in its written order; None if it was not tuned, or in vain."""
-        digest = start.program.form.digest
+        """The script for a program in its written order; None if it was not tuned, or if nothing
+        was faster.
+        """
+        winner = self.winner(start.program.form.digest, start.exact)
+        return None if winner is None else winner.script or None
+
+    def winner(self, program: str, exact: bool) -> Winner | None:
+        """What is used of a program: of several sizes that it was measured at, what was recorded
+        last.
+        """
+        asked = (program, exact, self.threads)
         for w in reversed(self.file.winners()):
-            key = w.key
-            if (key.program, key.exact, key.threads) == (digest, start.exact, self.threads):
-                return w.script or None
+            if (w.key.program, w.key.exact, w.key.threads) == asked:
+                return w
         return None
 
 
@@ -213,5 +227,10 @@ def tuned_schedules(
 
 def family_of(program: Program) -> str:
     """A digest of a program without its numbers: programs that differ in their sizes share it."""
-    text = re.sub(r"\d+", "#", str(program))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_digest(re.sub(r"\d+", "#", str(program)))
+
+
+def numbers_of(program: Program) -> tuple[int, ...]:
+    """The numbers of a program, in the order of its text; none if there are too many to record."""
+    found = tuple(map(int, re.findall(r"\b\d{1,15}\b", str(program))))
+    return found if len(found) <= MOST_NUMBERS else ()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
 
 import farkas as fk
+from farkas.cli.tune import Table
 from farkas.networks.tune_network import TunedNetwork
+from farkas.tuning.job import Progress
 from tests.farkas.conftest import Cli
 
 TEXT = (
@@ -37,9 +42,12 @@ def test_a_text_once_and_again(cli: Cli) -> None:
     assert first.exit_code == 0, first.output
     assert "times as fast" in first.output or "nothing is faster" in first.output
     assert cli("tune", *TEXT).output.splitlines()[-1] == first.output.splitlines()[-1]
+    assert "of those drawn were refused" in first.output
+    assert "goes on with" in cli("tune", *TEXT).output
     out = cli("tune", "--export", "r.jsonl")
-    assert out.output == "written   1 records to r.jsonl\n" and Path("r.jsonl").exists()
-    assert cli("tune", "--import", "r.jsonl").output == "added 1 records\n"
+    assert out.output == "written   1 record to r.jsonl\n" and Path("r.jsonl").exists()
+    again = "added     0 records, 1 record no faster than this machine's\n"
+    assert cli("tune", "--import", "r.jsonl").output == again
 
 
 @pytest.mark.parametrize(
@@ -49,13 +57,29 @@ def test_a_text_once_and_again(cli: Cli) -> None:
         (("--budget", "soon"), "expected seconds or minutes, as in 60s or 5m"),
         (("--budget", "9" * 50), "expected seconds or minutes"),
         (("--trials", "0"), "not in the range"),
-        (("--size", "I"), "expected a name and a number"),
+        (("--size", "I"), "--size I: expected a name and a number"),
+        (("--at", "I=x"), "--at I=x: expected a name and a number"),
         (("--export", "r.jsonl"), "take no program"),
     ],
 )
 def test_bad_options(cli: Cli, words: tuple[str, ...], message: str) -> None:
     result = cli("tune", "-e", "ij,jk->ik", "--dtype", "float32", *words)
     assert result.exit_code in (1, 2) and message in result.output
+
+
+def test_what_a_terminal_shows() -> None:
+    """One table that is written over; elsewhere, a line every five seconds."""
+    shown = io.StringIO()
+    with Table(Console(file=shown, force_terminal=True, width=100)) as table:
+        table.show(Progress("mm", 12.0, 60.0, 24, 3, 0.08, 0.5, 2e-3, "rows 4"))
+    for words in ("12 of 60 s", "24 schedules, 3 of them failed", "8.0% of those drawn", "rows 4"):
+        assert words in shown.getvalue()
+    assert "2.00 times as fast as 2.0 ms" in shown.getvalue()
+    lines = io.StringIO()
+    with Table(Console(file=lines, width=100)) as table:
+        for second in (6.0, 7.0, 12.0):
+            table.show(Progress("mm", second, 60.0, 24, 3, 0.08, 0.5, 2e-3, "rows 4"))
+    assert lines.getvalue().count("mm: ") == 2
 
 
 def test_nothing_to_tune(cli: Cli) -> None:
@@ -97,3 +121,6 @@ def test_a_network(cli: Cli) -> None:
 def test_what_is_said_of_a_network() -> None:
     made = TunedNetwork(fk.compile_onnx(network(), shapes={"batch": 2}), (), 2e-3, 1e-3, True)
     assert made.gain == 2.0 and str(made).endswith("2.0 ms to 1.0 ms")
+    assert "no kernel was tuned" in str(made)
+    given_up = replace(made, kept=False)
+    assert given_up.gain == 1.0 and str(given_up).endswith("it keeps the schedules that it had")

@@ -89,6 +89,34 @@ def test_ranking_what_was_measured(measurer: Measurer) -> None:
     assert measurer.ranked([], 2.0) == []
 
 
+def test_kernels_that_take_long_get_a_few_rounds(measurer: Measurer) -> None:
+    compared = measurer.compare(replace(source(), text=f"{source().text}\n/* again */\n"), 0.0)
+    assert [len(process) for process in compared.rounds] == [3, 3, 3]
+
+
+def test_what_says_nothing_about_a_kernel(
+    measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without processes to spare, and a compiler that was given less time than usual."""
+    good = replace(source(), text=f"{source().text}\n/* once more */\n")
+
+    def none(*_: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("farkas.tuning.child.start_process", none)
+        measurer.stop()
+        (found,) = measurer.measure([good])
+    assert found.lost and not found.is_kept and "no process could be started" in found.failure
+    assert not measurer.measure([good])[0].failure
+    monkeypatch.setattr(measurer, "_build_limit", 1e-4)
+    (found,) = measurer.measure([replace(source(), text=f"{source().text}\n/* new */\n")])
+    assert found.hurried and not found.is_kept and "took longer" in found.failure
+    monkeypatch.setattr(measurer, "_build_limit", module.BUILD)
+    (found,) = measurer.measure([replace(source(), text="nonsense")])
+    assert found.is_kept and found.ratio == math.inf
+
+
 def rounds(*ratios: float) -> Comparison:
     process = tuple((1.0, r) for r in ratios)
     return Comparison((process,) * 3)
@@ -103,6 +131,20 @@ def test_what_counts_as_faster() -> None:
     assert not in_two.is_faster(0.95), "not in each process"
     assert not Comparison((((1.0, 0.5),) * 2,)).is_faster(0.95), "too few rounds to say so"
     assert rounds(0.5).chance == 1 / 8
+
+
+def test_after_an_interrupt_another_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before may still answer what it was asked."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Child("math", "sqrt") as child:
+        assert child.call(4.0, limit=20) == 2.0
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Child, "_answer", interrupted)
+            child.call(9.0, limit=20)
+        assert child.call(16.0, limit=20) == 4.0
 
 
 def test_a_child_that_raises_stays() -> None:

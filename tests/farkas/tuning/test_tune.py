@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 
 import farkas as fk
 from codegen.pipeline import CPU
+from farkas.targets.find_target import target_of
 from farkas.tuning import tune_program as module
 from farkas.tuning.exchange import export_records, import_records, records_here
-from farkas.tuning.job import Job, Progress
+from farkas.tuning.job import Job, Progress, job_of
 from farkas.views.explain import fallback_lines
 from poly.machine.cpu import host_machine
+from poly.space.point_data import read_point
 from poly.space.space import Space
 from poly.strategy.common.point import AUTOMATIC, Pick, Point
-from runtime.tuned.record import Trial
+from runtime.tuned.record import Trial, Winner
 from tests.farkas.tuning.test_measurer import with_statement
 
 TEXT, SIZES = "ij,jk->ik", {"I": 3, "J": 501, "K": 100}
@@ -59,17 +62,19 @@ def emit_with(statement: str, automatic: bool) -> Callable[[Job, fk.Schedule], A
 
 @pytest.fixture(scope="module")
 def won() -> Iterator[str]:
-    """The lines of the records of a program that was tuned.
-
-    The automatic schedule wastes time, so that another one wins on a busy machine, too.
-    """
-    waste = "for (volatile int fk_n = 0; fk_n < 1000000; fk_n++);"
+    """The lines of the records of a program that was tuned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FARKAS_RECORDS", str(Path(fk.Cache().directory) / "won"))
-        patch.setattr(Job, "emit", emit_with(waste, automatic=True))
+        waste(patch)
         made = fk.tune(TEXT, dtypes="float32", sizes=SIZES, trials=24, budget=60)
         assert made.winner.script, "another schedule than one that wastes time wins"
         yield records_here().path.read_text()
+
+
+def waste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the automatic schedule waste time, so that another one wins on a busy machine, too."""
+    statement = "for (volatile int fk_n = 0; fk_n < 1000000; fk_n++);"
+    monkeypatch.setattr(Job, "emit", emit_with(statement, automatic=True))
 
 
 def how(kernel: fk.Kernel) -> str:
@@ -157,9 +162,12 @@ def test_other_threads_and_sizes_are_other_records(won: str) -> None:
         (["tile S9: i by 8"], "there is no statement S9"),
     ],
 )
-def test_a_script_that_was_edited_is_refused(won: str, script: list[str], reason: str) -> None:
+def test_a_script_that_was_edited_is_refused(
+    won: str, script: list[str], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     given(changed(won, script=script))
     kernel = compiled()
+    assert "what was tuned for it no longer fits" in caplog.text and reason in caplog.text
     assert str(kernel.schedule) == str(compiled(schedule="auto").schedule)
     np.testing.assert_allclose(kernel(A, B), A @ B, rtol=2e-4, atol=1e-4)
     explained = how(kernel)
@@ -237,17 +245,89 @@ def test_a_schedule_and_tuning() -> None:
         compiled(tune=10, schedule="written")
 
 
-def test_an_interrupt_keeps_the_best(won: str) -> None:
+def interrupt_at(report: int) -> Callable[[Progress], None]:
+    """What presses Ctrl-C at the report of this number."""
     seen: list[Progress] = []
 
     def interrupt(progress: Progress) -> None:
         seen.append(progress)
-        if progress.trials >= 8 and len(seen) == 2:
+        if len(seen) == report:
             raise KeyboardInterrupt
 
-    made = tuned(400, progress=interrupt)
-    assert len(made.found.history) == 8
-    assert records_here().winner(made.winner.key) == made.winner
+    return interrupt
+
+
+def test_an_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    waste(monkeypatch)
+    made = tuned(400, progress=interrupt_at(2))
+    assert made.found.interrupted and len(made.found.history) == 8
+    assert made.winner.script and records_here().winner(made.winner.key) == made.winner
+
+
+def test_an_interrupt_before_anything_was_found_settles_nothing() -> None:
+    made = tuned(400, progress=interrupt_at(1))
+    assert made.found.interrupted and not made.found.history and not made.winner.script
+    assert not records_here().winners(), "the next one is to search"
+    assert tuned(2).found.history
+
+
+def test_a_recorded_winner_has_to_be_beaten(won: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was imported, without what was measured beside it: here, 1000 times as fast."""
+    head, *_, winner = changed(won, automatic=1.0, seconds=1e-3).splitlines()
+    given(f"{head}\n{winner}\n")
+    recorded = records_here().winners()[-1]
+    waste(monkeypatch)
+    assert tuned(8, again=True).winner == recorded
+    given(f"{head}\n{changed(won, automatic=1.0, seconds=0.999).splitlines()[-1]}\n")
+    assert tuned(8, again=True).winner.when != "", "any other that is faster wins"
+    assert records_here().winners()[-1].automatic != 1.0
+
+
+def test_a_file_of_another_machine(won: str) -> None:
+    """Whatever were added to it would not be found."""
+    given(won.replace("cores", "spindles", 1))
+    assert not records_here().winners() and not records_here().read()[0]
+    with pytest.raises(fk.TuningError, match=r"(?s)line 1: .*not records of this.*FARKAS_RECORDS"):
+        tuned(1)
+
+
+def test_of_several_sizes_the_last_counts() -> None:
+    """A kernel of open sizes has one schedule, whatever it was measured at."""
+    first, second = SIZES, {**SIZES, "J": 77}
+
+    def at(sizes: dict[str, int]) -> fk.TunedKernel:
+        return fk.tune(TEXT, dtypes="float32", at=sizes, trials=1, budget=30)
+
+    automatic = str(at(first).schedule)
+    at(second)
+    file = records_here()
+    recorded = [replace(w, script=automatic) for w in file.winners() if dict(w.key.sizes) == first]
+    other = [replace(w, script="") for w in file.winners() if dict(w.key.sizes) == second]
+    file.add([*recorded, *other])
+    assert "a tuned schedule" not in how(fk.compile(TEXT, dtypes="float32"))
+    assert "a tuned schedule" in how(at(first).kernel)
+    assert "a tuned schedule" in how(fk.compile(TEXT, dtypes="float32"))
+    assert "a tuned schedule" not in how(at(second).kernel)
+
+
+def test_a_search_begins_with_the_nearest_sizes(won: str) -> None:
+    given(won)
+    winner = records_here().winners()[-1]
+    assert winner.numbers.count(501) >= 1
+
+    def won_at(terms: int, apart: str) -> Winner:
+        numbers = tuple(terms if n == 501 else n for n in winner.numbers)
+        point = {"apart": [apart], "picks": [], "steps": []}
+        return replace(
+            winner, key=replace(winner.key, program=f"{terms:016x}"), numbers=numbers, point=point
+        )
+
+    old = replace(won_at(777, "old"), numbers=())
+    records_here().add([won_at(600, "near"), old, won_at(9000, "far"), won_at(100, "less")])
+    program = fk.parse(TEXT, dtypes="float32", sizes={**SIZES, "J": 500})
+    starts = module._starts(job_of(program, False, {}, target_of(None, None)))
+    assert [s.apart for s in starts[1:]] == [("near",), ("less",), ("far",), ("old",)]
+    assert starts[0] == read_point(winner.point)
 
 
 def test_export_and_import(won: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,12 +335,16 @@ def test_export_and_import(won: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert export_records(tmp_path / "out.jsonl") == 1
     monkeypatch.setenv("FARKAS_RECORDS", str(tmp_path / "elsewhere"))
     assert not records_here().winners()
-    assert import_records(tmp_path / "out.jsonl") == (1, [])
+    assert import_records(tmp_path / "out.jsonl") == (1, 0, [])
+    assert import_records(tmp_path / "out.jsonl") == (0, 1, [])
     assert len(records_here().winners()) == 1
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     (tmp_path / "other.jsonl").write_text("\n".join(['{"machine": "another"}', *lines[1:], ""]))
-    added, (problem,) = import_records(tmp_path / "other.jsonl")
-    assert added == 0 and "not records of this machine" in str(problem)
+    added, known, (problem,) = import_records(tmp_path / "other.jsonl")
+    assert (added, known) == (0, 0) and "not records of this machine" in str(problem)
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(fk.FarkasError, match="has no records"):
+        import_records(tmp_path / "empty.jsonl")
     with pytest.raises(fk.FarkasError, match="no such file"):
         import_records(tmp_path / "nothing.jsonl")
 

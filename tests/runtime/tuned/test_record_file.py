@@ -23,7 +23,7 @@ BASE, SCRIPT = "b" * 16, "tile S0: i by 8\nunroll S0: i_i"
 TRIAL = Trial(KEY, BASE, "f" * 16, SCRIPT, {"a": 1}, 0.5, 0.01, (1.0, 2.5))
 WINNER = Winner(
     KEY, BASE, "f" * 16, "matmul", "tile S0: i by 8", None, 2e-3, 1e-3, 0.02, 60.0, "2026-11-27",
-    "0.2",
+    "0.2", (8, 300),
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read(file: RecordFile) -> None:
     file.add([TRIAL, failed])
     file.add([WINNER])
     assert file.read() == ([TRIAL, failed, WINNER], [])
-    assert file.trials() == (TRIAL, failed) and file.winners() == (WINNER,)
+    assert file.winners() == (WINNER,)
     assert file.winner(KEY) == WINNER and WINNER.gain == 2.0
     assert file.winner(replace(KEY, threads=1)) is None
 
@@ -75,6 +75,10 @@ def edited(**changes: object) -> str:
         (edited(seconds=-1), "'seconds' is not positive"),
         (edited(seconds="fast"), "'seconds' is not a number"),
         (edited(spread=math.nan), "'spread' is not a finite number"),
+        (edited(spread=10**400), "'spread' is not a finite number"),
+        (edited(numbers=[3, -1]), "'numbers' is not a list of whole numbers"),
+        (edited(numbers=[1.5]), "'numbers' is not a list of whole numbers"),
+        (edited(numbers=[1] * 201), "'numbers' is not a list of whole numbers"),
         (edited(script="tile S0: i by 8"), "'script' is not a list of lines"),
         (edited(script=["tile\x1b[2J"]), "'script' is not a list of lines"),
         (edited(name="\x1b[2J"), "'name' is not a text"),
