@@ -250,13 +250,10 @@ def _kernels(network: Network) -> list[_Kernel]:
     limit = roofline(1) if network.origin.target.runner.has_roofline else None
     timings = network.profile(_inputs(network))
     whole = sum(t.seconds for t in timings)
-    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
-    by_origin = {c.origin: c for c in calls}
     alike: dict[str, list[tuple[Call, float]]] = {}
-    for t in timings:
-        call = by_origin.get(t.origin)
-        if call is not None:
-            alike.setdefault(call.program.form.digest, []).append((call, t.seconds))
+    for node, t in zip(model.nodes, timings, strict=True):
+        if isinstance(node, Call):
+            alike.setdefault(node.program.form.digest, []).append((node, t.seconds))
     found: list[_Kernel] = []
     for same in alike.values():
         call, took = same[0][0], sum(s for _, s in same)

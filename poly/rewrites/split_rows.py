@@ -109,6 +109,8 @@ def weighted_rows(program: Program) -> WeightedRows | None:
         if s.op == "max=" and most is None and s.reductions == (column,) and s.init:
             most = s
         elif s.op == "+=" and s.reductions == (column,) and s.init and _is_weighted(s.value, made):
+            if most is None or any(r.tensor == most.target.tensor for r in s.reads):
+                return None  # a part knows its own maximum only, which the weights make up for
             sums.append(s)
         elif not made and _is_along(s, column, chain.depth):
             if most is not None and any(r.tensor == most.target.tensor for r in reads_of(s.value)):

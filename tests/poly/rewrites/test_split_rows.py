@@ -72,6 +72,8 @@ def test_long_rows_of_known_length_are_in_parts_without_conditions() -> None:
     WHOLE.replace(MOST, f"{MOST}; A[b,i] +=! T[b,i,j]").replace(END, f"{END} + A[b,i]"),
     WHOLE.replace(LAST, "R[b,i,j] = P[b,i,j] * 2; O[b,i,e] +=! R[b,i,j] * V[b,j,e]"),
     WHOLE.replace(SUMS, f"{SUMS} where j in 1:J"),
+    WHOLE.replace(SUMS, f"{SUMS}; H[b,i] +=! P[b,i,j] * (T[b,i,j] - M[b,i])")
+    .replace(END, f"{END} + H[b,i]"),
 ])  # fmt: skip
 def test_other_sums_stay_whole(text: str) -> None:
     program = fk.parse(text)
