@@ -73,6 +73,7 @@ def compile_origin(origin: Origin) -> Network:
     """Compile an origin; raises as `compile_onnx` does."""
     origin.target.runner.prepare()
     content = content_of(origin) if origin.target.runner.recalls else None
+    origin = origin if content is None else content.origin
     found = recall(content) if content is not None else None
     if found is not None:
         if origin.progress is not None:

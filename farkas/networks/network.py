@@ -6,6 +6,8 @@ Code that reads models and compares values is loaded when it is needed.
 from __future__ import annotations
 
 import operator
+import os
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,16 +18,15 @@ import numpy as np
 from farkas.networks.executable import Executable, WholeGraph
 from farkas.networks.given_shapes import plain_shapes
 from farkas.targets.base import Target
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, ModelError, SavedFileError
 from poly.ir.port import Port
 from poly.ir.size_values import by_name
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.common.exchange_call import exchange_call, is_foreign_run
+from runtime.common.fingerprint import data_digest, file_digest
 from runtime.network.profile import Timing, check_repeat
 
 if TYPE_CHECKING:
-    import os
-
     from farkas.export.exported import Exported
     from farkas.networks.compare import Comparison
     from farkas.views.page import View
@@ -44,6 +45,7 @@ class Origin:
     compile : compiles an origin; model : a path, bytes or a message; a file is read again, so that
     no weights are kept; shapes : the given sizes; outputs : names of values that are returned in
     addition to the outputs; passed : names of inputs that are passed although they have defaults
+    digest : of the file when it was compiled; None if that is not known
     """
 
     compile: Callable[[Origin], Network]
@@ -53,11 +55,23 @@ class Origin:
     progress: Progress | None = None
     outputs: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
+    digest: str | None = None
 
     def open(self) -> Source:
-        """The model, read again."""
+        """The model, read again.
+
+        Raises
+        ------
+        ModelError : it cannot be read, or has changed since, so that its parts would not belong
+            together.
+        """
         from frontends.onnx import open_model
 
+        if self.digest is not None and model_digest(self.model) not in (self.digest, None):
+            raise ModelError(
+                f"{os.fspath(self.model)} has changed since it was loaded; load it again with "
+                "compile_onnx"
+            )
         return open_model(self.model).giving(self.outputs).taking(self.passed)
 
     def passing(self, names: Collection[str]) -> Origin | None:
@@ -90,6 +104,13 @@ class Origin:
         return replace(self, shapes={**self.shapes, **fixed})
 
 
+def model_digest(model: Any) -> str | None:
+    """The digest of a file or of bytes; None for a message, or if the file cannot be read."""
+    if isinstance(model, bytes):
+        return data_digest(model)
+    return file_digest(model) if isinstance(model, (str, os.PathLike)) else None
+
+
 class Network:
     """A compiled ONNX network.
 
@@ -111,6 +132,7 @@ class Network:
         self.inputs, self.outputs = executable.inputs, executable.outputs
         #: The network that is passed further inputs, by their names.
         self._passed: dict[frozenset[str], Network] = {}
+        self._passing = threading.Lock()
         #: Makes it again from the file that it was loaded from, if it was.
         self._again: tuple[Any, ...] | None = None
 
@@ -127,7 +149,7 @@ class Network:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._again is not None:
             return self._again
-        return _restored, (replace(self.origin, progress=None),)
+        return _restored, (replace(self.origin, progress=None, digest=None),)
 
     # --- running --------------------------------------------------------------------------------
 
@@ -194,12 +216,21 @@ class Network:
             return None
         names = frozenset(n for n in inputs if isinstance(n, str))
         names -= {port.name for port in self.inputs}
-        if names not in self._passed:
-            origin = self.origin.passing(names)
-            if origin is None:
-                return None  # names that are unknown, which the call will say
-            self._passed[names] = self.origin.compile(origin)
-        return self._passed[names]
+        if not names:
+            return None  # of another kind, which the call will say
+        with self._passing:
+            if names not in self._passed:
+                try:
+                    origin = self.origin.passing(names)
+                except (ModelError, SavedFileError) as error:
+                    raise ArgumentError(
+                        f"there is no input {', '.join(map(repr, sorted(names)))}, unless the "
+                        f"model has a default for it, which cannot be read: {error}"
+                    ) from error
+                if origin is None:
+                    return None  # names that are unknown, which the call will say
+                self._passed[names] = self.origin.compile(origin)
+            return self._passed[names]
 
     def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
         """Compile what runs on inputs of these shapes will need, unless it is there already.

@@ -13,7 +13,7 @@ import pickle
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farkas.networks.network import Origin
+from farkas.networks.network import Origin, model_digest
 from farkas.targets.cpu import CpuRunner
 from farkas.version import PACKAGES
 from poly.errors import CacheError, ModelError
@@ -29,7 +29,7 @@ from poly.ir.instruction_tables import declared_intrinsics
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
 from runtime.common.cache import digest
-from runtime.common.fingerprint import code_digest, data_digest, file_digest
+from runtime.common.fingerprint import code_digest, file_digest
 from runtime.cpu.openmp_pool import team_flags, with_team
 from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import recall_model, store_model
@@ -78,7 +78,7 @@ class Content:
 
     def has_changed(self, files: Mapping[str, str | None]) -> bool:
         """Whether the network is not the same any more.  files : digests of other files, by name"""
-        return self._have_changed(files) or _digest(self.origin.model) != self.digest
+        return self._have_changed(files) or model_digest(self.origin.model) != self.digest
 
     def _have_changed(self, files: Mapping[str, str | None]) -> bool:
         return any(d is None or self.file_digest(name) != d for name, d in files.items())
@@ -105,17 +105,13 @@ class Content:
 
 def content_of(origin: Origin) -> Content | None:
     """What a network is made from, None if it cannot be read or is in memory only."""
-    found = _digest(origin.model)
+    found = model_digest(origin.model)
     if found is None:
         return None
+    if not isinstance(origin.model, bytes):
+        origin = replace(origin, digest=found)
     shapes = sorted((str(name), repr(shape)) for name, shape in origin.shapes.items())
     return Content(origin, found, repr((shapes, origin.outputs, origin.passed)))
-
-
-def _digest(model: Any) -> str | None:
-    if isinstance(model, bytes):
-        return data_digest(model)
-    return file_digest(model) if isinstance(model, (str, os.PathLike)) else None
 
 
 @dataclass(frozen=True, eq=False)

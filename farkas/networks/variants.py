@@ -55,8 +55,8 @@ class Start:
         return found
 
     def walk(self) -> Iterator[Variant]:
-        """Everything compiled from here on, stage after stage."""
-        for variant in self.variants:
+        """Everything compiled from here on, stage after stage; a run may add to it meanwhile."""
+        for variant in tuple(self.variants):
             yield variant
             if variant.next is not None:
                 yield from variant.next.walk()

@@ -12,7 +12,13 @@ from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Routines, Sta
 if TYPE_CHECKING:
     from frontends.onnx.core.node import supported_operators
     from frontends.onnx.core.value_types import DynamicShapeError
-    from frontends.onnx.importer.diagnosis import Diagnosis, Examination, examine, never_supported
+    from frontends.onnx.importer.diagnosis import (
+        Diagnosis,
+        Examination,
+        all_problems,
+        examine,
+        never_supported,
+    )
     from frontends.onnx.importer.importer import import_model, import_stage
     from frontends.onnx.model.onnxruntime_peer import peer_values
     from frontends.onnx.model.source import (
@@ -35,6 +41,7 @@ __all__ = [
     "Source",
     "Stage",
     "StoredNode",
+    "all_problems",
     "examine",
     "given_inputs",
     "import_model",
@@ -53,6 +60,7 @@ _HOMES = {
     "Examination": "frontends.onnx.importer.diagnosis",
     "Maker": "frontends.onnx.model.source",
     "Source": "frontends.onnx.model.source",
+    "all_problems": "frontends.onnx.importer.diagnosis",
     "examine": "frontends.onnx.importer.diagnosis",
     "given_inputs": "frontends.onnx.model.source",
     "import_model": "frontends.onnx.importer.importer",

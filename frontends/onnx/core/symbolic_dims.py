@@ -33,12 +33,14 @@ class Sizes:
     quotients : sizes that stand for ``dividend // divisor``
     products : sizes that stand for products of sizes, which are not affine
     conditions : what comparisons decided: linear forms that are 0, not 0 or not negative
+    asked : how often that was, of the same form or not
     """
 
     hints: dict[str, int] = field(default_factory=dict)
     quotients: dict[str, tuple[Dim, int]] = field(default_factory=dict)
     products: dict[str, Monomial] = field(default_factory=dict)
     conditions: dict[tuple[str, Dim], None] = field(default_factory=dict)
+    asked: int = 0
 
     def size(self, name: str, hint: int) -> Dim:
         """A new size."""
@@ -68,6 +70,7 @@ class Sizes:
     def decide(self, kind: str, form: Dim) -> None:
         """Keep a condition: `form` is ``==``, ``!=`` or ``>=`` 0."""
         self.conditions[(kind, form)] = None
+        self.asked += 1
 
     def lower(self, name: str) -> int:
         """The least value of a size."""

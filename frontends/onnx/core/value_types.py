@@ -13,6 +13,7 @@ from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import MAX_RANK, checked_shape
 from frontends.onnx.core.narrow_types import NARROW_TYPES
 from frontends.onnx.core.stages import TEXT
+from frontends.onnx.core.symbolic_dims import hint_of
 from frontends.onnx.core.tensors import ELEMENT_TYPES, type_name
 from poly.errors import ArgumentError, ModelError, ModelWarning
 from poly.ir.dtypes import FLOAT32, DType
@@ -61,8 +62,9 @@ class Claim:
         self.check_type(dtype, what)
         if self.extents is None:
             return
+        # What is ignored is no condition on open sizes, either.
         agrees = len(self.extents) == len(shape) and all(
-            e is None or e == s for e, s in zip(self.extents, shape, strict=True)
+            e is None or e == hint_of(s) for e, s in zip(self.extents, shape, strict=True)
         )
         if not agrees:
             said = ", ".join("?" if e is None else str(e) for e in self.extents)

@@ -6,17 +6,20 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from onnx import NodeProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import Value
 from frontends.onnx.core.stages import Given, Pending, Routines
 from frontends.onnx.core.symbolic_dims import hint_of
 from frontends.onnx.core.value_types import Shapes
-from frontends.onnx.importer.importer import CloseError, Importer
+from frontends.onnx.importer.environment import CloseError
+from frontends.onnx.importer.importer import Importer
 from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.model.source import Source, unknown_operators
-from poly.errors import ModelError, ModelWarning, UnsupportedNode
+from poly.errors import ModelError, ModelWarning, UnsupportedModelError, UnsupportedNode
 from poly.ir.cost import work_of_program
 from poly.ir.graph import Call, Routine
 from poly.ir.port import Port
@@ -38,6 +41,7 @@ class Diagnosis:
 
     how : one of the words above; reason : why it is not compiled now; types : of its results;
     work : simple operations; bytes : of operands and results, both for the current sizes
+    is_certain : whether it was refused before anything was asked about open sizes
     """
 
     name: str
@@ -48,6 +52,11 @@ class Diagnosis:
     types: tuple[str, ...] = ()
     work: int = 0
     bytes: int = 0
+    is_certain: bool = False
+
+    def is_also(self, other: Diagnosis) -> bool:
+        """Whether it is the same problem for other sizes."""
+        return self.how == other.how and (self.is_certain or self.reason == other.reason)
 
     @property
     def is_problem(self) -> bool:
@@ -101,12 +110,14 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
     """The nodes that cannot be compiled, whatever the open sizes are.
 
     These are the ones of unknown operators, and those that are refused for each of several choices
-    of sizes, in the same words.  What is refused for some sizes, or because of a shape, may be
-    compiled for others.
+    of sizes, in the same words, or before anything was asked about sizes.  What is refused for some
+    sizes, or because of an open one, may be compiled for others.  Where there are such nodes, those
+    that are broken are listed, too.
 
     Raises
     ------
-    ModelError : an input of a type that cannot be passed; nodes that are broken in this way.
+    ModelError : an input of a type that cannot be passed; nodes that are broken in this way, and no
+        others.
     ArgumentError : `shapes` that do not fit the model.
     """
     ports = source.input_ports(shapes or {})
@@ -117,16 +128,33 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
     for size in _OTHERS:
         if found:
             others = _problems(source, _stand_ins(ports, (size,)))
-            found = {
-                k: d
-                for k, d in found.items()
-                if k in others and (d.how, d.reason) == (others[k].how, others[k].reason)
-            }
-    refused = {k: d for k, d in found.items() if d.how == UNSUPPORTED}
-    if found and not refused and not unknown:
+            found = {k: d for k, d in found.items() if k in others and d.is_also(others[k])}
+    if found and not unknown and all(d.how == BROKEN for d in found.values()):
         raise ModelError("\n".join(d.reason for d in found.values()))
-    nodes = {k: UnsupportedNode(d.name, d.operator, d.opset, d.reason) for k, d in refused.items()}
+    nodes = {k: UnsupportedNode(d.name, d.operator, d.opset, d.reason) for k, d in found.items()}
     return tuple((nodes | unknown).values())
+
+
+def all_problems(
+    source: Source, shapes: Shapes | None, first: ModelError
+) -> ModelError:
+    """An error that lists all nodes that keep a model from being compiled for these shapes.
+
+    first : what an import ended with
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ModelWarning)  # they have come
+            found = examine(source, shapes).problems
+    except Exception:  # what is broken may break this, too
+        return first
+    broken = [d for d in found if d.how == BROKEN]
+    if not broken or len(found) < 2:
+        return first
+    if len(broken) == len(found):
+        return ModelError("\n".join(d.reason for d in broken))
+    nodes = (UnsupportedNode(d.name, d.operator, d.opset, d.reason) for d in found)
+    return UnsupportedModelError(tuple(nodes))
 
 
 def _problems(source: Source, given: Mapping[str, Given]) -> dict[tuple[str, str], Diagnosis]:
@@ -139,14 +167,28 @@ def _problems(source: Source, given: Mapping[str, Given]) -> dict[tuple[str, str
 
 def _examined(source: Source, given: Mapping[str, Given]) -> tuple[Diagnosis, ...]:
     """How each node is imported; sizes that cannot stay open are closed, as in an import."""
+    refused: dict[tuple[str, str], str] = {}
     while True:
         examiner = _Examiner(source, given)
         try:
             examiner.examine()
         except CloseError as error:
+            refused.setdefault(_key(error.proto), error.refused)
             given = {n: g.closed(error.names) for n, g in given.items()}
         else:
-            return tuple(examiner.found)
+            break
+    # The words with names in place of stand-ins, where no other sizes would help.
+    return tuple(
+        replace(d, reason=reason, is_certain=True)
+        if d.how == BROKEN and (reason := refused.get((d.name, d.operator)))
+        else d
+        for d in examiner.found
+    )
+
+
+def _key(proto: NodeProto) -> tuple[str, str]:
+    """The name and operator of a node, as they are shown."""
+    return printable(shown_name(proto)), printable(shown_operator(proto))
 
 
 def _stand_ins(ports: Sequence[Port], choices: Sequence[int] = _STAND_INS) -> dict[str, Given]:
@@ -212,6 +254,7 @@ class _Examiner(Importer):
 
     def _diagnosis(self, pending: Pending, how: str, reason: str, first: int) -> Diagnosis:
         proto = pending.node
+        name, operator = _key(proto)
         results = [self.env.get(n) for n in proto.output if n]
         values = [v for v in results if isinstance(v, Value)]
         calls = [n for n in self.nodes[first:] if isinstance(n, Call)] if how else []
@@ -221,8 +264,8 @@ class _Examiner(Importer):
         operands = [self.env.get(n) for n in proto.input if n]
         moved = [v for v in (*operands, *values) if isinstance(v, Value)] if calls else []
         return Diagnosis(
-            printable(shown_name(proto)),
-            printable(shown_operator(proto)),
+            name,
+            operator,
             pending.versions.get(domain_of(proto.domain), 0),
             how,
             reason,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from frontends.onnx.core.comprehension_text import elements
 from frontends.onnx.core.identifiers import Mangler, printable
@@ -42,6 +43,18 @@ from poly.ir.program import Tensor
 from poly.sets.prove import proves
 
 
+class CloseError(Exception):
+    """Comprehensions over these sizes cannot be written, or cannot be proved in bounds.
+
+    proto : the node; refused : why, if it was refused before anything was asked about sizes: other
+        sizes may not help then
+    """
+
+    def __init__(self, names: frozenset[str], proto: NodeProto, refused: str = "") -> None:
+        super().__init__(", ".join(sorted(names)))
+        self.names, self.proto, self.refused = names, proto, refused
+
+
 class Environment:
     """The state of one import: the values that names of the model have so far.
 
@@ -69,6 +82,10 @@ class Environment:
         self.labels: dict[str, str] = {}
         self.nodes: list[GraphNode] = []
         self.unsupported: list[UnsupportedNode] = []
+
+    def by_origin(self, text: str) -> str:
+        """A text with the names of axes in place of those of sizes."""
+        return re.sub(r"\bs_\w+", lambda m: self.size_origins.get(m[0], m[0]), text)
 
     def _validity(self, graph: Graph | None) -> dict[str, Any]:
         """The inputs, sizes and conditions for which a stage is valid."""

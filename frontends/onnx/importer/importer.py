@@ -45,7 +45,7 @@ from frontends.onnx.core.symbolic_dims import CURRENT, Dim, concrete, holds_size
 from frontends.onnx.core.value_types import (
     Shapes,
 )
-from frontends.onnx.importer.environment import Environment
+from frontends.onnx.importer.environment import CloseError, Environment
 from frontends.onnx.importer.folding import fold, foldable
 from frontends.onnx.importer.narrow_tensors import is_narrow, on_narrow
 from frontends.onnx.importer.routines import routine
@@ -141,14 +141,6 @@ def _elements(value: Value) -> np.ndarray:
     """The elements of a known value, with open sizes as they are in the arrays at hand."""
     assert value.array is not None
     return value.array if value.dtype == TEXT else concrete(value.array, value.dtype.numpy)
-
-
-class CloseError(Exception):
-    """Comprehensions over these sizes cannot be written, or cannot be proved in bounds."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(names)))
-        self.names = names
 
 
 class Importer(Environment):
@@ -311,6 +303,7 @@ class Importer(Environment):
             return
         function = find_operator(proto.op_type, node.opset, domain)
         results: Sequence[Result]
+        asked = self.sizes.asked
         try:
             if function is None:
                 raise Unsupported("there is no comprehension for this operator yet")
@@ -321,13 +314,14 @@ class Importer(Environment):
             names = self._open_names(node)
             if not names:
                 raise
-            raise CloseError(names) from error
+            raise CloseError(names, proto) from error
         except ModelError as error:
             # What is refused for open sizes may be sound for those of the arrays.
             names = frozenset() if unverified else self._open_names(node)
             if not names:
                 raise
-            raise CloseError(names) from error
+            refused = "" if self.sizes.asked > asked else self.by_origin(str(error))
+            raise CloseError(names, proto, refused) from error
         except Unsupported as reason:
             found = function_of(node, schema)
             if found is None:

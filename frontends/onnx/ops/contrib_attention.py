@@ -26,6 +26,8 @@ def attention(node: Node) -> Sequence[Result]:
     """Queries, keys and values of one product; their attention with a mask and past states."""
     x, w, bias = node.required(0), node.required(1), node.optional(2)
     _check_product(node, x, w, bias)
+    if node.optional(6) is not None:
+        raise Unsupported("Attention with past_sequence_length")
     body = Body(node)
     value = body.add("MatMul", body.input(0), body.input(1))
     if bias is not None:
@@ -65,11 +67,13 @@ def _attention(
     widths : of each of the three; mask, past, extra : positions of inputs, the last of a bias
     """
     node = body.node
-    for name in ("do_rotary", "past_present_share_buffer", "rotary_embedding_dim"):
+    for name in ("do_rotary", "past_present_share_buffer"):
         if node.integer(name, 0):
             raise Unsupported(f"{node.operator} with {name}")
     heads, columns = node.integer("num_heads", 0), node.required(1).shape[1]
-    q, k, v = widths if widths and len(widths) == 3 else (columns // 3,) * 3
+    if widths and len(widths) != 3:
+        raise node.fail(f"qkv_hidden_sizes {list(widths)}: three numbers are needed")
+    q, k, v = widths or (columns // 3,) * 3
     if heads < 1 or q != k or q % heads or v % heads or q + k + v != columns:
         raise node.fail(f"{columns} columns do not make queries, keys and values of {heads} heads")
     at = body.constant
@@ -87,7 +91,9 @@ def _attention(
             own = body.add("Gather", body.input(past), at(np.array(n)), axis=0)
             states[n] = body.add("Concat", own, states[n], axis=2)
     scores = scored(body, queries, states[0], q // heads)
-    if node.optional(extra) is not None:
+    bias = node.optional(extra)
+    if bias is not None:
+        check_bias(node, bias, (batch, heads, rows, total))
         scores = body.add("Add", scores, body.input(extra))
     scores = masked(body, scores, mask, (batch, rows, total))
     found = body.add("MatMul", body.add("Softmax", scores, axis=-1), states[1])
@@ -102,6 +108,14 @@ def _attention(
 
 
 # --- what operators of attention share ---------------------------------------------------------
+
+
+def check_bias(node: Node, extra: Value, sizes: tuple[int, int, int, int]) -> None:
+    """Check a bias of scores: of all sentences or heads, or of each."""
+    batch, heads, rows, total = sizes
+    fits = extra.rank == 4 and extra.shape[2:] == (rows, total)
+    if not fits or extra.shape[0] not in (1, batch) or extra.shape[1] not in (1, heads):
+        raise node.fail(f"attention_bias of shape {list(extra.shape)} for {list(sizes)}")
 
 
 def in_heads(body: Body, value: str, heads: int, width: int) -> str:

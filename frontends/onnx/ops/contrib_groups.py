@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 
 from frontends.onnx.core.node import Node, Result, Unsupported
-from frontends.onnx.ops.contrib_attention import extent, in_heads, only, positions, scored
-from frontends.onnx.ops.contrib_heads import check_bias
+from frontends.onnx.ops.contrib_attention import (
+    check_bias,
+    extent,
+    in_heads,
+    only,
+    positions,
+    scored,
+)
 from frontends.onnx.ops.contrib_schemas import DOMAIN, Body, contrib
 
 _OPSET = 20
@@ -111,7 +117,9 @@ def _sizes(node: Node) -> _Sizes:
             raise Unsupported(f"GroupQueryAttention with states of {past.dtype}")
     total = (node.known_ints(_TOTAL, "total_sequence_length") or (0,))[0]
     if (total != length + rows and total > length) or total < rows:
-        raise node.fail(f"{total} states in all, but {length} earlier ones and {rows} new ones")
+        raise node.fail(
+            f"total_sequence_length is {total}, but there are {length} earlier states and {rows} new"
+        )
     if node.required(_LENGTHS).shape not in ((batch,), (batch, 1)):
         raise node.fail(f"seqlens_k of shape {list(node.required(_LENGTHS).shape)}")
     buffer = total if total == length + rows else length

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from frontends.onnx.core.node import Node, Result, Unsupported, Value
-from frontends.onnx.ops.contrib_attention import in_heads, masked, scored, side_by_side
+from frontends.onnx.ops.contrib_attention import (
+    check_bias,
+    in_heads,
+    masked,
+    scored,
+    side_by_side,
+)
 from frontends.onnx.ops.contrib_schemas import Body, contrib
 
 _OPSET = 20
@@ -25,7 +31,7 @@ _QUERY, _KEY, _VALUE, _BIAS, _MASK, _EXTRA, _PAST_KEY, _PAST_VALUE = range(8)
 def multi_head_attention(node: Node) -> Sequence[Result]:
     """Queries that attend to keys, with a mask and past states.
 
-    The last output are the masked scores, as ONNX Runtime computes them.
+    The last output is the masked scores, as ONNX Runtime computes them.
     """
     query, heads = node.required(_QUERY), node.integer("num_heads", 0)
     if node.optional(8) is not None or node.optional(9) is not None:
@@ -53,14 +59,6 @@ def multi_head_attention(node: Node) -> Sequence[Result]:
     found = body.add("MatMul", body.add("Softmax", scores, axis=-1), parts[2])
     found = side_by_side(body, found, heads * widths[1])
     return [body.expanded(_OPSET, found, parts[1], parts[2], scores)]
-
-
-def check_bias(node: Node, extra: Value, sizes: tuple[int, int, int, int]) -> None:
-    """Check a bias of scores: of all sentences or heads, or of each."""
-    batch, heads, rows, total = sizes
-    fits = extra.rank == 4 and extra.shape[2:] == (rows, total)
-    if not fits or extra.shape[0] not in (1, batch) or extra.shape[1] not in (1, heads):
-        raise node.fail(f"attention_bias of shape {list(extra.shape)} for {list(sizes)}")
 
 
 def _parts(body: Body, heads: int) -> tuple[list[str], tuple[int, int], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,11 @@ def test_initializers_that_are_inputs_may_be_given(open_size: bool, tmp_path: Pa
         model.run({"x": x, "p": x})
     with pytest.raises(fk.ArgumentError, match="w has dtype float64, expected float32"):
         model.run({"x": x, "w": w.astype(np.float64)})
+    with pytest.raises(fk.ArgumentError, match="3"):
+        model.run({"x": x, 3: w})  # type: ignore[dict-item]
+    path.write_bytes(b"another")
+    with pytest.raises(fk.ArgumentError, match=r"no input 'more', unless .* has changed since"):
+        model.run({"x": x, "more": w})
 
 
 def test_an_output_listed_twice_is_one() -> None:
@@ -216,11 +222,58 @@ def test_open_networks_are_refused_when_they_are_loaded() -> None:
     wrong = open_network(node("Cast", ["x"], ["i"], to=7), node("Add", ["i", "y"], ["z"], name="s"))
     with pytest.raises(fk.ModelError, match=r"Add 's' \(opset 17\): input 'B' is float32, but ano"):
         fk.compile_onnx(wrong)
+    weights = onnx.numpy_helper.from_array(np.ones((5, 3), np.float32), "w")
+    never = open_network(node("MatMul", ["x", "w"], ["z"], name="m"))
+    never.graph.initializer.append(weights)
+    with pytest.raises(fk.ModelError, match=r"MatMul 'm' \(opset 17\): .*\[n, 4\] and \[5, 3\]"):
+        fk.compile_onnx(never)
+    never.graph.node.append(node("Multinomial", ["x"], ["b"], name="two"))
+    never.graph.output.append(onnx.ValueInfoProto(name="b"))
+    with pytest.raises(fk.UnsupportedModelError) as caught:
+        fk.compile_onnx(never)
+    assert {n.name for n in caught.value.nodes} == {"m", "two"}
+    five = open_network(
+        node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["t", "w"], ["z"])
+    )
+    five.graph.initializer.append(weights)
+    model = fk.compile_onnx(five, threads=1)
+    agree(five, model, {"x": np.ones((5, 4), np.float32), "y": np.ones((2, 4), np.float32)})
     equal = open_network(node("Add", ["x", "y"], ["z"]))
     model = fk.compile_onnx(equal, threads=1)
     agree(equal, model, {"x": np.ones((5, 4), np.float32), "y": np.ones((5, 4), np.float32)})
     with pytest.raises(fk.ModelError, match=r"do not broadcast|cannot be broadcast"):
         model.run({"x": np.ones((5, 4), np.float32), "y": np.ones((3, 4), np.float32)})
+
+
+def test_all_reasons_of_a_network_of_fixed_sizes() -> None:
+    node = helper.make_node
+    proto = open_network(
+        node("Concat", ["x", "y"], ["a"], axis=1, name="one"),
+        node("Multinomial", ["x"], ["b"], name="two"),
+        node("Reshape", ["y", "shape"], ["z"], name="three"),
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([5, 5]), "shape"))
+    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in "ab")
+    with pytest.raises(fk.UnsupportedModelError) as caught:
+        fk.compile_onnx(proto, shapes={"n": 2, "m": 3})
+    assert [n.name for n in caught.value.nodes] == ["one", "two", "three"]
+    del proto.graph.node[1], proto.graph.output[2]
+    with pytest.raises(fk.ModelError, match="(?s)Concat 'one'.*Reshape 'three'"):
+        fk.compile_onnx(proto, shapes={"n": 2, "m": 3})
+
+
+def test_what_a_model_says_of_a_value_is_no_condition() -> None:
+    """It may be what the exporter's example had."""
+    node = helper.make_node
+    proto = open_network(node("Relu", ["x"], ["t"]), node("Add", ["t", "t"], ["z"]))
+    proto.graph.value_info.append(helper.make_tensor_value_info("t", F, [8, 4]))
+    model = fk.compile_onnx(proto, threads=1)
+    for rows in (8, 9):
+        given = {"x": np.ones((rows, 4), np.float32), "y": np.ones((3, 4), np.float32)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fk.ModelWarning)
+            agree(proto, model, given)
+    assert len(model.conditions) == 1 and "8" not in model.conditions[0]
 
 
 @pytest.mark.parametrize("operator", ["AveragePool", "Pad"])

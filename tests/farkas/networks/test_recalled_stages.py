@@ -168,6 +168,8 @@ def test_a_file_that_changed_is_not_mixed_with_what_was_compiled(
     with pytest.raises(fk.ModelError, match=r"network\.onnx has changed since it was loaded"):
         warm.run({"x": rows(5)})
     check(warm, 1)
+    with pytest.raises(fk.ModelError, match=r"network\.onnx has changed since it was loaded"):
+        warm.specialize(n=7)
     changed = fk.compile_onnx(file, cache=store)
     check(changed, 5, -WEIGHTS)
     assert not is_recalled(changed)

@@ -210,6 +210,9 @@ def test_simplified_normalization_of_several_types() -> None:
     x, scale = X.astype(np.float16), floats(8)
     model = single("SimplifiedLayerNormalization", {"x": x}, constants={"g": scale})
     agree(model, {"x": x})
+    large, half = {"x": 1e5 * X}, scale.astype(np.float16)
+    model = single("SimplifiedLayerNormalization", large, constants={"g": half})
+    agree(model, large, rtol=1e-2)
     model = single("SimplifiedLayerNormalization", {"x": X}, constants={"g": scale}, outputs=2)
     assert "in training" in refused(model, UnsupportedModelError)
 

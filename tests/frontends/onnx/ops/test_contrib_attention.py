@@ -63,6 +63,7 @@ def test_masks(mask: str | None, unidirectional: int) -> None:
     {"scale": 0.3}, {"mask_filter_value": -2.0, "mask": MASKS["columns"]}, {"bias": False},
     {"widths": (8, 8, 4)}, {"extra": (1, 1)}, {"extra": (BATCH, HEADS)},
     {"extra": (1, HEADS), "mask": MASKS["ends"], "unidirectional": 1},
+    {"rotary_embedding_dim": 4},
 ])  # fmt: skip
 def test_attributes_and_operands(attributes: dict) -> None:
     agree(*attention(**attributes), rtol=1e-4)
@@ -126,3 +127,12 @@ def test_refusals() -> None:
     assert "a mask of shape [2, 1, 9, 9]" in refused(model, UnsupportedModelError)
     model, _ = attention(do_rotary=1)
     assert "Attention with do_rotary" in refused(model, UnsupportedModelError)
+    model, _ = attention(widths=(8, 16))  # type: ignore[arg-type]
+    assert "qkv_hidden_sizes [8, 16]: three numbers are needed" in refused(model)
+    model, _ = attention(extra=(3, HEADS))
+    assert "attention_bias of shape [3, 2, 5, 5] for [2, 2, 5, 5]" in refused(model)
+    model, inputs = attention(past=True)
+    model.graph.node[0].input.extend(["", "length"])
+    length = onnx.helper.make_tensor_value_info("length", onnx.TensorProto.INT32, [1])
+    model.graph.input.append(length)
+    assert "Attention with past_sequence_length" in refused(model, UnsupportedModelError)
