@@ -104,7 +104,9 @@ def _with_earlier(program: Program, block: int) -> Program:
         writers = [o for o in group if o.target.tensor == s.target.tensor]
         adds = all(o.is_update and not o.init for o in writers)
         index = _at_every_step(s, group) if alone and adds else None
-        if index is not None and not {r.tensor for r in s.reads} & changed:
+        # It moves behind what follows it.
+        later = {o.target.tensor for o in before[before.index(s) + 1 :]}
+        if index is not None and not {r.tensor for r in s.reads} & (changed | later):
             before.remove(s)
             moved.insert(0, _as_step(s, index, group[0].ranges[0], block))
     return replace(program, statements=(*before, *moved, *rest), text=None)

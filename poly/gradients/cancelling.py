@@ -12,7 +12,7 @@ every input, and what would compute it is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, indices_of, reads_of, substitute
@@ -30,12 +30,14 @@ class _UnknownError(Exception):
 class _Change:
     """How a value changes with elements of m; at most one of both is not empty.
 
-    anything : the value is 0, or infinite: it is scaled, or shifted, by anything
+    zero : the value is 0, which is scaled by anything; infinite : it is that, which is shifted by
+        anything, too
     """
 
     shift: Degrees = field(default_factory=dict)
     scale: Degrees = field(default_factory=dict)
-    anything: bool = False
+    zero: bool = False
+    infinite: bool = False
 
     @property
     def is_none(self) -> bool:
@@ -74,7 +76,8 @@ def _record(known: dict[str, _Change], m: str, s: Statement) -> None:
     change = _value(s.value, known, m)
     if (s.op == "*=" and change.scale) or (s.op in ("+=", "*=") and change.shift):
         raise _UnknownError
-    made = _Change(_renamed(change.shift, dims), _renamed(change.scale, dims), change.anything)
+    shift, scale = _renamed(change.shift, dims), _renamed(change.scale, dims)
+    made = replace(change, shift=shift, scale=scale)
     before = known.get(s.target.tensor)
     known[s.target.tensor] = made if before is None else _same(before, made)
 
@@ -102,9 +105,10 @@ def _value(e: Expr, known: Mapping[str, _Change], m: str) -> _Change:
             return _Change(shift={e.indices: Fraction(1)})
         found = known.get(e.tensor, _Change())
         at = {_dim(d).name: i for d, i in enumerate(e.indices)}
-        return _Change(_placed(found.shift, at), _placed(found.scale, at), found.anything)
+        shift, scale = _placed(found.shift, at), _placed(found.scale, at)
+        return replace(found, shift=shift, scale=scale)
     if isinstance(e, Const):
-        return _Change(anything=e.value in (0, float("inf"), float("-inf")))
+        return _Change(zero=e.value == 0, infinite=abs(e.value) == float("inf"))
     if isinstance(e, Cast):
         return _unchanged(_value(e.arg, known, m)) if not e.dtype.is_float else _value(
             e.arg, known, m
@@ -155,9 +159,9 @@ def _product(fn: str, args: tuple[Expr, ...], a: _Change, b: _Change) -> _Change
             raise _UnknownError
         k = Fraction(factor.value)
         return _Change(shift=_times(a.shift or b.shift, 1 / k if fn == "div" else k))
-    zero = Const(0) in args or (fn == "mul" and (a.anything or b.anything))
+    zero = Const(0) in args or (fn == "mul" and (a.zero or b.zero))
     sign = Fraction(-1 if fn == "div" else 1)
-    return _Change(scale=_sum(a.scale, b.scale, sign), anything=zero)
+    return _Change(scale=_sum(a.scale, b.scale, sign), zero=zero)
 
 
 def _sum(a: Degrees, b: Degrees, factor: Fraction) -> Degrees:
@@ -173,10 +177,9 @@ def _times(a: Degrees, factor: Fraction) -> Degrees:
 
 def _same(a: _Change, b: _Change) -> _Change:
     """The change that two values have in common."""
-    if a.anything and a.is_none:
-        return b
-    if b.anything and b.is_none:
-        return a
+    for one, other in ((a, b), (b, a)):
+        if one.is_none and (one.infinite or (one.zero and not other.shift)):
+            return other
     if a.shift != b.shift or a.scale != b.scale:
         raise _UnknownError
     return a

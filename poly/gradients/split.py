@@ -6,6 +6,7 @@ goes out, as the scores of attention: it is computed again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
@@ -14,6 +15,7 @@ from poly.deps.lifetimes import lifetimes
 from poly.gradients.reverse import gradient_and_values
 from poly.gradients.tidy import numbered, without_unused
 from poly.ir.expr import (
+    Const,
     Expr,
     Index,
     Op,
@@ -93,10 +95,15 @@ def _from_quotients(whole: Program, own: Set[str]) -> Program:
     ``Y[i,j] = E[i,j] / t[i]``, ``E[i,j]`` is ``Y[i,j] * t[i]``.
     """
     outputs = {t.name for t in whole.outputs}
+    written = Counter(s.target.tensor for s in whole.statements)
     known: dict[str, Statement] = {}
     for s in whole.statements:
         e = s.value
         plain = s.op == "=" and not s.guards and s.target.tensor in outputs & own
+        # What is read and written there stays as it is, and the quotient is whole.
+        used = {s.target.tensor, *(r.tensor for r in s.reads)}
+        plain = plain and not s.block and all(written[t] <= 1 for t in used)
+        plain = plain and _is_whole(s, whole.tensors[s.target.tensor])
         if plain and isinstance(e, Op) and e.fn == "div" and isinstance(e.args[0], Read):
             same = e.args[0].indices == s.target.indices == tuple(map(Index, s.free))
             if same and isinstance(e.args[1], Read) and e.args[0].tensor not in outputs:
@@ -116,6 +123,11 @@ def _from_quotients(whole: Program, own: Set[str]) -> Program:
         for s in whole.statements
     )
     return replace(whole, statements=tuple(made), text=None)
+
+
+def _is_whole(s: Statement, tensor: Tensor) -> bool:
+    """Whether the loops of a statement are those over all elements of a tensor."""
+    return [(r.lo, r.hi) for r in s.ranges] == [(Const(0), e) for e in tensor.shape]
 
 
 def _part(

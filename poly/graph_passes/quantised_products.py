@@ -18,17 +18,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
+from poly.ir.accesses import writes_once
 from poly.ir.dtypes import FLOAT32, INT8, INT32, UINT8
 from poly.ir.expr import Cast, Const, Expr, Op, Read, indices_of, rewrite
 from poly.ir.graph import Call, Graph
+from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, Tensor, default_name, fresh_name, verify_program
 from poly.ir.quantisation import Along, Dequantisation, dequantisation_of, is_quantisation
 from poly.machine.cpu import Machine
 from poly.rewrites.integer_products import multiplied_types
+
+#: So many products of two differences of 8-bit numbers fit an int32.
+MOST_TERMS = (2**31 - 1) // 255**2
 
 
 def unsigned_values(graph: Graph, machine: Machine) -> Graph:
@@ -214,8 +220,12 @@ class _Integers:
     factors: tuple[_Quantised, _Quantised]
 
     def call(self) -> Call | None:
-        """The call with the quantised values; None if zero points or scales vary along the sum."""
+        """The call with the quantised values; None if zero points or scales vary along the sum, or
+        if it may not fit an int32.
+        """
         program, s = self.old.program, self.s
+        if not writes_once(s) or _terms(s) > MOST_TERMS:
+            return None
         taken = {
             *program.tensors,
             *program.sizes,
@@ -272,6 +282,12 @@ class _Integers:
             text=None,
         )
         return replace(self.old, program=verify_program(made), inputs=tuple(bound.values()))
+
+
+def _terms(s: Statement) -> int:
+    """The terms of a sum, as far as they are known: more than fit an int32 are rare."""
+    known = [linear_form(r.hi) - linear_form(r.lo) for r in s.ranges if r.index in s.reductions]
+    return prod(max(0, e.constant) for e in known if not e.terms)
 
 
 def _element(read: Read, along: Along) -> Read:

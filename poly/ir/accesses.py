@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 
 from poly.ir.expr import (
     Cast,
@@ -19,7 +19,7 @@ from poly.ir.expr import (
     walk,
 )
 from poly.ir.linear_form import linear_form
-from poly.ir.program import Statement
+from poly.ir.program import Range, Statement
 
 #: Operators that a register tile may compute: one or a few instructions each.
 TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
@@ -87,6 +87,33 @@ def loops_as_values(e: Expr) -> set[str]:
 def meets_itself(s: Statement) -> bool:
     """Whether an instance may read what another one writes in the same step."""
     return any(r.tensor == s.target.tensor and not is_other_element(s, r) for r in s.reads)
+
+
+def writes_once(s: Statement) -> bool:
+    """Whether no two choices of the free indices of a step write the same element, as the indices
+    of the target show: those of a dimension count like the digits of a number.
+    """
+    ranges = {r.index: r for r in s.ranges}
+    known = {i for i, r in ranges.items() if i == s.step or _count(r) in (0, 1)}
+    for _ in s.target.indices:
+        for index in s.target.indices:
+            terms = [(a, abs(c)) for a, c in linear_form(index).terms if indices_of(a)]
+            digits = [(a.name, c) for a, c in terms if isinstance(a, Index) and a.name not in known]
+            reach: float = 0
+            for name, weight in sorted(digits, key=lambda digit: digit[1]):
+                if weight <= reach:
+                    break
+                reach += weight * (_count(ranges[name]) - 1)
+            else:
+                if all(isinstance(a, Index) for a, _ in terms):
+                    known |= {name for name, _ in digits}
+    return known >= {*s.free}
+
+
+def _count(r: Range) -> float:
+    """The number of values in a range; infinite if that is open."""
+    extent = linear_form(r.hi) - linear_form(r.lo)
+    return inf if extent.terms else max(0, extent.constant)
 
 
 def is_other_element(s: Statement, read: Read) -> bool:

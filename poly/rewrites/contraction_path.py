@@ -24,6 +24,7 @@ from typing import TypeVar
 from opt_einsum.paths import DynamicProgramming, greedy
 
 from poly.ir.dtypes import DType
+from poly.ir.accesses import writes_once
 from poly.ir.expr import (
     Cast,
     Const,
@@ -222,7 +223,7 @@ class _Split:
             left.append(self.multiply([f.value for f in used], free, summed, name))
         gone = {i for t in self.statements for i in t.reductions}
         reductions = tuple(i for i in s.reductions if i not in gone)
-        plain = s.init and not reductions
+        plain = s.init and not reductions and writes_once(s)
         last = replace(
             s,
             op="=" if plain else s.op,

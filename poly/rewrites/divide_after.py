@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poly.ir.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, substitute
+from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, Tensor, verify_program
 from poly.rewrites.merge_programs import fresh_name
 
@@ -46,6 +47,11 @@ def _quotient(program: Program, last: Statement) -> tuple[Statement, Read] | Non
         if maker.target.indices != tuple(map(Index, maker.free)):
             continue
         dividend, divisor = _at(program, maker, read)
+        parts = {r.tensor for a in (dividend, divisor) for r in reads_of(a)}
+        first, end = (program.statements.index(s) for s in (maker, last))
+        later = any(s.target.tensor in parts for s in program.statements[first + 1 : end])
+        if later or maker.block or last.block:
+            continue
         if not {*indices_of(divisor)} & {*last.reductions} and isinstance(dividend, Read):
             return maker, read
     return None
@@ -118,6 +124,11 @@ def _after(program: Program, at: int, maker: Statement, read: Read) -> Program:
     if isinstance(maker.value, Op) and maker.value.fn == "select":
         missing = Op("isnan", (Op("div", (divisor, divisor)),))
         quotient = Op("select", (missing, Const(0.0), quotient))
+    for r in last.ranges:
+        extent = linear_form(r.hi) - linear_form(r.lo)
+        if r.index in last.reductions and (extent.terms or extent.constant < 1):
+            # The sum of nothing is 0, and its quotient no number.
+            quotient = Op("select", (Op("le", (r.hi, r.lo)), Const(0.0), quotient))
     divided = Statement(maker.name, last.target, "=", False, quotient, free)
     statements = [s for s in program.statements[:at] if s is not maker]
     statements += [summed, divided, *program.statements[at + 1 :]]

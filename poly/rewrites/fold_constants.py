@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from poly.errors import ProgramError
+from poly.ir.accesses import loops_of_read
 from poly.ir.dtypes import DType
 from poly.ir.expr import (
     Cast,
@@ -415,6 +416,8 @@ def fold_scale(program: Program, constants: frozenset[str]) -> Folded:
         product, read, factor = found
         if read.indices != s.target.indices:
             continue
+        if isinstance(factor, Read) and not loops_of_read(factor) <= {*s.free}:
+            continue  # an index of the sum may be called the same
         moved = _movable(program, s, factor, constants)
         if moved is None:
             continue

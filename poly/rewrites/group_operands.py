@@ -170,8 +170,12 @@ def _copied(program: Program, statement: str, f: Factor, loop: str, group: int) 
 
 
 def _fills(s: Statement, dim: int) -> bool:
-    """Whether a statement stores elements that one of its own loops counts along a dimension."""
-    return s.op == "=" and not s.guards and isinstance(s.target.indices[dim], Index)
+    """Whether a statement stores elements that one of its own loops counts along a dimension, from
+    the first.
+    """
+    index = s.target.indices[dim]
+    whole = all(r.lo == Const(0) for r in s.ranges if Index(r.index) == index)
+    return s.op == "=" and not s.guards and isinstance(index, Index) and whole
 
 
 def _with_read(e: Expr, old: Read, new: Read) -> Expr:

@@ -134,11 +134,15 @@ def _factor(
     zero: Expr = ZERO
     fits = True
     if isinstance(e, Op) and e.fn == "sub":
+        if not total.is_integer:
+            return None
         e, zero = e.args
         moving = {i for r in reads_of(zero) for x in r.indices for i in indices_of(x)}
-        known = isinstance(zero, Const) or (isinstance(zero, Cast) and zero.dtype == INT32)
+        whole = isinstance(zero, Const) and isinstance(zero.value, int)
+        if not whole and not (isinstance(zero, Cast) and zero.dtype == INT32):
+            return None
         fits = _is_of_8_bits(program, zero)
-        if not known or moving & {*s.reductions}:
+        if moving & {*s.reductions}:
             return None
     converted = isinstance(e, Cast) and e.dtype == total
     read = e.arg if isinstance(e, Cast) and converted else e
@@ -405,7 +409,7 @@ def _border(f: Factor, dtype: DType, dimensions: Mapping[Expr, str]) -> Expr | N
     if isinstance(shift, Const):
         value = -int(shift.value)
         return Const(value, dtype) if dtype.limits[0] <= value <= dtype.limits[1] else None
-    return Cast(dtype, _moved(Op("neg", (shift,)), dimensions))
+    return Cast(dtype, _moved(Op("neg", (shift,)), dimensions)) if f.fits else None
 
 
 def _in_whole_vectors(extents: Mapping[Index, Expr], loop: str) -> dict[Index, Expr]:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, prod
 
+from poly.ir.accesses import writes_once
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
@@ -335,8 +336,9 @@ class _Rewriting:
             result: Expr = raw
             for term in self._corrections(products, shifts):
                 result = Op("add", (result, term))
-            op = "=" if s.init else s.op
-            final = replace(s, op=op, init=False, value=result, ranges=free, guards=s.free_guards)
+            plain = s.init and writes_once(s)
+            op, init = "=" if plain else s.op, s.init and not plain
+            final = replace(s, op=op, init=init, value=result, ranges=free, guards=s.free_guards)
             after.append(replace(final, reductions=()))
             made = replace(made, target=raw, init=True)
         old = self._program.statements

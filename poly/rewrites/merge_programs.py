@@ -26,6 +26,7 @@ from poly.ir.expr import (
     computed,
     dtype_of_expr,
     evaluate_int,
+    indices_of,
     is_weak,
     reads_of,
     rewrite,
@@ -407,6 +408,8 @@ def _pointwise(program: Program, made: int, used: list[int], tensor: Tensor) -> 
     between = program.statements[made + 1 : max(used) + 1]
     if any(t.target.tensor in sources for t in between):
         return None
+    if any(_is_overtaken(program, s, program.statements[n], sources) for n in used):
+        return None
     for n in used:
         places = program.statements[n].target.indices
         if any(r.tensor == tensor.name for i in places for r in reads_of(i)):
@@ -415,6 +418,23 @@ def _pointwise(program: Program, made: int, used: list[int], tensor: Tensor) -> 
             if r.tensor == tensor.name and any(reads_of(i) for i in r.indices):
                 return None  # a data-dependent index is clamped
     return stored(s.value, tensor.dtype, program.dtypes)
+
+
+def _is_overtaken(program: Program, s: Statement, user: Statement, sources: set[str]) -> bool:
+    """Whether a block may change what a value is made of before the value is read there, or after:
+    its statements run again and again, those before others, too.
+    """
+    blocks = {s.block, user.block} - {0}
+    if not any(t.block in blocks and t.target.tensor in sources for t in program.statements):
+        return False
+    reads = [r for r in reads_of(user.value) if r.tensor == s.target.tensor]
+    same_step = all(
+        i == substitute(e, {s.step: Index(user.step)})
+        for r in reads
+        for e, i in zip(s.target.indices, r.indices, strict=True)
+        if s.step in indices_of(e)
+    )
+    return s.block != user.block or not same_step
 
 
 def stored(value: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> Expr | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, inf, prod
 
+from poly.ir.accesses import writes_once
 from poly.ir.dtypes import identity
 from poly.ir.expr import (
     Const,
@@ -112,7 +113,9 @@ class _Axis:
 def _axes(s: Statement) -> tuple[_Axis, ...]:
     """The strided conditions of a sum; none if not all of them can be separated."""
     found: list[_Axis] = []
-    for g in s.guards if s.is_reduction else ():
+    if not s.is_reduction or not (s.init or writes_once(s)):
+        return ()  # what a phase sums up is added to an element once
+    for g in s.guards:
         if not (isinstance(g, Op) and g.fn == "eq"):
             continue
         left, right = g.args
@@ -124,6 +127,8 @@ def _axes(s: Statement) -> tuple[_Axis, ...]:
         form = linear_form(left.args[0])
         if not isinstance(modulus, Const) or not all(isinstance(x, Index) for x, _ in form.terms):
             return ()
+        if not 0 <= int(right.value) < int(modulus.value):
+            return ()  # it never holds
         terms = {x.name: c for x, c in form.terms if isinstance(x, Index)}
         loops = [i for i in terms if i in s.free]
         taps = [i for i in terms if i in s.reductions]

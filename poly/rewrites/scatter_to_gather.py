@@ -30,8 +30,13 @@ def gather_sums(program: Program) -> Program:
 
 
 def gather_sum(program: Program, s: Statement) -> Statement:
-    """The statement with one loop for each dimension of its target that two or more share."""
-    if not s.is_reduction:
+    """The statement with one loop for each dimension of its target that two or more share.
+
+    It initialises all elements of the dimension then, and so has to be the only one that sets any.
+    """
+    others = {t.target.tensor for t in program.statements if t.name != s.name}
+    given = {t.name for t in program.inputs}
+    if not s.is_reduction or (s.init and s.target.tensor in others | given):
         return s
     for d, index in enumerate(s.target.indices):
         form = linear_form(index)

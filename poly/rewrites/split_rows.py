@@ -14,7 +14,8 @@ associative.  Rows of a part fit into buffers, so that no value as large as all 
 Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, and Dao et al.,
 "FlashAttention", 2022.
 
-A part of nothing but -inf has weights of 0, not NaN: its maximum is replaced by the least number.
+A part of nothing but -inf has weights of 0, not NaN: its maximum is replaced by the least number,
+but not that of the row, so that a row of nothing else has NaN, as in the program.
 Sums change their order, so this is not for exact programs.
 """
 
@@ -112,9 +113,9 @@ def weighted_rows(program: Program) -> WeightedRows | None:
             if most is None or any(r.tensor == most.target.tensor for r in s.reads):
                 return None  # a part knows its own maximum only, which the weights make up for
             sums.append(s)
-        elif not made and _is_along(s, column, chain.depth):
+        elif not made and s.target.tensor in chain.temps and _is_along(s, column, chain.depth):
             if most is not None and any(r.tensor == most.target.tensor for r in reads_of(s.value)):
-                weights = s if _is_power(s, most, chain.depth) else None
+                weights = s if _is_power(s, column, most, chain.depth) else None
                 if weights is None:
                     return None
             rows.add(s.target.tensor)
@@ -154,15 +155,14 @@ def _is_along(s: Statement, column: str, depth: int) -> bool:
     return s.op == "=" and plain and len(s.free) == depth + 1 and s.free[-1] == column
 
 
-def _is_power(s: Statement, most: Statement, depth: int) -> bool:
-    """Whether a value is ``exp(x - m)`` of the maximum of its row."""
-    e = s.value
-    if not isinstance(e, Op) or e.fn != "exp" or not isinstance(e.args[0], Op):
-        return False
-    difference = e.args[0]
+def _is_power(s: Statement, column: str, most: Statement, depth: int) -> bool:
+    """Whether a value is ``exp(x - m)`` for the maximum m of all x of its row."""
+    here = dict(zip((*most.free[:depth], *most.reductions), (*s.free[:depth], column), strict=True))
+    names = {old: Index(new) for old, new in here.items()}
+    x = substitute_value(most.value, names)
     own = Read(most.target.tensor, tuple(map(Index, s.free[:depth])))
-    apart = all(r.tensor != own.tensor for r in reads_of(difference.args[0]))
-    return difference.fn == "sub" and difference.args[1] == own and apart
+    guards = {substitute(g, names) for g in most.guards}
+    return s.value == Op("exp", (Op("sub", (x, own)),)) and guards == {*s.guards}
 
 
 def _is_weighted(e: Expr, weights: str) -> bool:
@@ -252,8 +252,9 @@ class _Parts:
         parts = Range(self.part, Const(0), self.count)
         ranges = self._free(most)
         bound = Read(self.bound, self._row(most))
+        whole = Read(self.split[most.target.tensor], self._row(most))
         yield replace(
-            most, value=bound, ranges=(*ranges, parts), reductions=(self.part,), guards=()
+            most, value=whole, ranges=(*ranges, parts), reductions=(self.part,), guards=()
         )
         name = fresh_name(f"{weights.target.tensor}_of_parts", self.taken)
         weight = Read(name, self._row(most))

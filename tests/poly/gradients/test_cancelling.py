@@ -37,6 +37,9 @@ SOFTMAX = "E[i,j] = exp(X[i,j] - m[i])\nt[i] +=! E[i,j]"
             False,
         ),
         ("t[i] +=! X[i,j] - m[i]\nY[i,j] = X[i,j] - t[i] + m[i]", False),
+        ("Y[i,j] = max(X[i,j] - m[i] + 1, 0) + m[i]", False),
+        ("Y[i,j] = max(X[i,j] - m[i], -inf) + m[i]", True),
+        (f"{SOFTMAX}\nY[i,j] = max(E[i,j], 0) / t[i]", True),
     ],
 )
 def test_what_cancels(rest: str, cancels: bool) -> None:

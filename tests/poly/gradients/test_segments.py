@@ -115,6 +115,19 @@ def test_it_equals_what_is_kept(text: str, state: str, steps: int, length: int) 
     assert compared(kept, again, {"T": steps, "N": 3}) < 1e-12
 
 
+def test_what_comes_before_the_block_stays_before_what_overwrites_its_operands() -> None:
+    text = """def f(float64 P[N,N], float64 Q[N,N], float64 X[T,N], float64 H0[N]) -> (Y) {
+        W[k,j] = P[k,j]
+        A[t,j] +=! X[t,k] * W[k,j]
+        W[k,j] = Q[k,j]
+        H[0,j] = H0[j]
+        for t in 0:T { A[t,j] += H[t,k] * W[k,j]; H[t+1,j] = tanh(A[t,j]) }
+        Y[j] = H[T,j]
+    }"""
+    kept, again = fk.value_and_grad(text), fk.value_and_grad(text, recompute={"H": 3})
+    assert compared(kept, again, {"T": 7, "N": 3}) < 1e-12
+
+
 @pytest.mark.parametrize(("text", "state"), TEXTS.values(), ids=TEXTS)
 def test_it_prints_and_parses(text: str, state: str) -> None:
     made = fk.grad(text, recompute=[state])

@@ -30,6 +30,25 @@ def test_both_halves_give_the_gradient(name: str) -> None:
     assert change == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+def test_quotients_that_change_are_no_dividends() -> None:
+    text = """def f(float64 X[3,4]) -> (Y) {
+        E[i,j] = exp(X[i,j])
+        t[i] +=! E[i,j]
+        Y[i,j] = E[i,j] / t[i]
+        Y[i,j] += X[i,j]
+    }"""
+    program = fk.parse(text)
+    wrt, of = named(program, None, None)
+    made = halves(program, wrt, of)
+    at = Differentiated(program, wrt, of, inputs_of(program, {}))
+    values = at.run(made.forward, at.arrays)
+    seeds = [t.name for t in made.backward.inputs[len(program.inputs) + len(made.kept) :]]
+    arrays = {**at.arrays, **{n: values[n] for n in made.kept}}
+    found = at.run(made.backward, {**arrays, **dict(zip(seeds, [at.seeds["Y"]], strict=True))})
+    change = (found[made.backward.outputs[0].name] * at.changes["X"]).sum()
+    assert change == pytest.approx(at.by_gradient(fk.grad(program, wrt, of)), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("name", "kept"),
     [

@@ -196,6 +196,15 @@ def test_factors_along_several_axes_of_the_weights() -> None:
     folded(called(text, "X"))
 
 
+def test_an_index_of_the_sum_may_be_called_as_one_of_the_factor() -> None:
+    text = """def f(float32 X[4,5], float32 W[5], float32 A[5]) -> (Y) {
+        float32 T[4]
+        T[i] +=! X[i,k] * W[k] where i in 0:4, k in 0:5
+        Y[i,k] = T[i] * A[k] where i in 0:4, k in 0:5
+    }"""
+    assert not fold_scale(parse_program(text), frozenset("WA")).recipes
+
+
 def test_tensors_keep_their_declarations() -> None:
     program = parse_program(product("T[n,k,p] * A[k] + B[k] * 2"))
     affine = fold_affine(program, frozenset("WAB"))

@@ -74,6 +74,9 @@ def test_long_rows_of_known_length_are_in_parts_without_conditions() -> None:
     WHOLE.replace(SUMS, f"{SUMS} where j in 1:J"),
     WHOLE.replace(SUMS, f"{SUMS}; H[b,i] +=! P[b,i,j] * (T[b,i,j] - M[b,i])")
     .replace(END, f"{END} + H[b,i]"),
+    WHOLE.replace(MOST, "M[b,i] max=! T[b,i,j] + W[i,j]"),
+    WHOLE.replace(MOST, f"{MOST} where j in 1:J"),
+    WHOLE.replace("-> (Y)", "-> (Y, T)"),
 ])  # fmt: skip
 def test_other_sums_stay_whole(text: str) -> None:
     program = fk.parse(text)
@@ -102,6 +105,21 @@ def test_parts_are_the_same(text: str, length: int, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(after, before, 1e-5, 1e-6)
     np.testing.assert_allclose(after, attention(q, k, v, w, text is GUARDED), 1e-4, 1e-5)
     assert np.isnan(after[:, 3]).all() == (text is WHOLE)
+
+
+def test_maxima_and_sums_that_are_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a row of nothing but -inf, they are -inf and NaN, in parts, too."""
+    monkeypatch.setattr(in_parts, "PART", 16)
+    program = fk.parse(WHOLE.replace("-> (Y)", "-> (Y, M, Z, O)"))
+    made = split_rows(program)
+    assert made is not program
+    q, k, v, w = inputs(6, 40)
+    w[2, :17], w[3] = -np.inf, -np.inf
+    given = dict(zip("QKVW", (q, k, v, w), strict=True))
+    with np.errstate(all="ignore"):
+        before, after = (run(p, given, {"B": 2, "I": 6, "J": 40}).values for p in (program, made))
+    for name in "YMZO":
+        np.testing.assert_allclose(after[name], before[name], 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
