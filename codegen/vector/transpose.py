@@ -177,6 +177,12 @@ class _Transposer:
         if self._apart(node) is None:
             return False
         written = {s.target.tensor for s in stores}
+        if any(
+            n.store.statement != node.store.statement
+            and n.store.target.tensor == node.store.target.tensor
+            for n in run
+        ):
+            return False  # they may write the same elements
         return not any(
             isinstance(x, Read) and x.tensor in written for s in stores for x in walk(s.value)
         )

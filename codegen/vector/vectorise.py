@@ -87,8 +87,10 @@ def vectorise(root: LoopNode, program: Program, vector_bytes: int) -> LoopNode:
         node = map_children(node, lambda c: visit(c, ranges))
         if isinstance(node, Buffer) and node.name in widths:
             return _in_whole_vectors(node, widths[node.name])
-        if not isinstance(node, For) or node.mark != Mark.VECTOR or node.step != 1:
+        if not isinstance(node, For) or node.mark != Mark.VECTOR:
             return node
+        if node.step != 1:
+            return node if _independent(node) else replace(node, mark=Mark.SEQ)
         chunked = masked(node, bound, widths, registers, dtypes, lane_name(node.var, taken))
         if chunked is not None:
             return chunked

@@ -224,10 +224,9 @@ def whole_vectors(tree: Node, scop: Scop, s: ScopStatement, intrinsic: VectorInt
     loops = [m for n in path if isinstance(n, Band) for m in n.members]
     chosen = [m for m in loops if m.mark == Tensorized(intrinsic)]
     around = [m for m in loops if m.mark != Tensorized(intrinsic)]
-    kept = any(
-        isinstance(n, Promote) and n.tensor == s.target.tensor and n.scope == Scope.REGISTER
-        for n in path
-    )
+    buffers = [n for n in path if isinstance(n, Promote) and n.tensor == s.target.tensor]
+    # The innermost buffer is the one that it writes to.
+    kept = bool(buffers) and buffers[-1].scope == Scope.REGISTER
     if s.may_reads or not kept or len(chosen) != len(intrinsic.extents):
         return s.domain
     box = with_loops(prefix_map(s, around).range(), [(0, n - 1) for n in intrinsic.extents])

@@ -256,6 +256,26 @@ FOUND: list[tuple[str, str, str]] = [
             isolate S0: j_o
             promote S0: k as A, register""",
     ),
+    (
+        "stores of two statements to one tensor were transposed, one statement after the other",
+        """def f(float32 A[71,16], float32 B[71,16]) -> (float32 Y[16,71]) {
+            Y[j,i] = B[i,j] where j in 0:16, i in 1:71
+            Y[j,i] = A[i,j] where j in 0:16, i in 0:70
+        }""",
+        """reorder S0: i, j
+            reorder S1: i, j
+            fuse S0, S1: i
+            vectorize S0: j
+            vectorize S1: j
+            unroll S0: i""",
+    ),
+    (
+        "a loop over every other element of a sum was said to be independent",
+        """def f(int32 A[256], int32 Y[64]) -> (Y) {
+            Y[i//4] += A[i] where i in 0:256, i % 2 == 0
+        }""",
+        "vectorize S0: i",
+    ),
 ]
 
 

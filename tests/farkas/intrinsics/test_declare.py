@@ -319,3 +319,22 @@ def test_one_of_ours_cannot_be_replaced() -> None:
     made = fk.intrinsic(COPY, loop("{z}[i] = {x}[i]"))
     with pytest.raises(AssertionError):
         declare_intrinsic(replace(made, meaning=replace(made.meaning, name="vpdpbusd_16_b")))
+
+
+def test_what_runs_beyond_the_end_needs_room_in_the_buffer_that_it_writes_to() -> None:
+    """That is the innermost one: here of two rows of three elements, beside another of registers."""
+    fk.intrinsic(
+        "def add4(float32 C[4], float32 A[4]) -> (C) { C[j] += A[j] }",
+        loop("{C}[i] += {A}[i]", 4),
+    )
+    text = (
+        "def f(float32 A[2,5,4]) -> (float32 C[2,3]) "
+        "{ C[i,j] +=! A[i,k,j] where i in 0:2, j in 0:3, k in 0:5 }"
+    )
+    script = "split S0: k by 5\nreorder S0: k_o, k_i, i, j\n"
+    end = "promote S0: k_o as C, register\ntensorize S0: j as add4"
+    given = np.random.default_rng(0).standard_normal((2, 5, 4)).astype(np.float32)
+    kernel = fk.compile(text, schedule=script + end)
+    np.testing.assert_allclose(kernel(given), given.sum(1)[:, :3], rtol=1e-5)
+    with pytest.raises(ScheduleError, match="not every tile is known to be full"):
+        fk.compile(text, schedule=f"{script}promote S0: k_i as C, local\n{end}")
