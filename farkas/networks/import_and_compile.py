@@ -31,7 +31,8 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
     start = time.perf_counter()
     is_file = isinstance(origin.model, (str, os.PathLike))
     tell("import", 0, 1, os.path.basename(os.fspath(origin.model)) if is_file else "the model")
-    opened = origin.open()
+    # A file that changes until here is compiled as it is now, and not kept.
+    opened = replace(origin, digest=None).open()
     keeper = None if content is None else keeper_of(content, opened)
     try:
         given = given_inputs(opened, shapes)

@@ -87,9 +87,7 @@ class RemoteMeasurer(Measurer):
     end : when tuning ends, as `time.monotonic` says it
     """
 
-    def __init__(
-        self, setup: Setup, executor: Executor, tuned: TunedSchedules, end: float
-    ) -> None:
+    def __init__(self, setup: Setup, executor: Executor, tuned: TunedSchedules, end: float) -> None:
         super().__init__(setup)
         self._executor, self._tuned, self._end = executor, tuned, end
 

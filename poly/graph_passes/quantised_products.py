@@ -188,6 +188,8 @@ def _factors(program: Program, s: Statement) -> tuple[Read, Read] | None:
         return None
     if not isinstance(s.value, Op) or s.value.fn != "mul":
         return None
+    if not writes_once(s) or _terms(s) > MOST_TERMS:
+        return None
     a, b = s.value.args
     if not isinstance(a, Read) or not isinstance(b, Read) or a.tensor == b.tensor:
         return None
@@ -220,12 +222,8 @@ class _Integers:
     factors: tuple[_Quantised, _Quantised]
 
     def call(self) -> Call | None:
-        """The call with the quantised values; None if zero points or scales vary along the sum, or
-        if it may not fit an int32.
-        """
+        """The call with the quantised values; None if zero points or scales vary along the sum."""
         program, s = self.old.program, self.s
-        if not writes_once(s) or _terms(s) > MOST_TERMS:
-            return None
         taken = {
             *program.tensors,
             *program.sizes,

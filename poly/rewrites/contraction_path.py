@@ -23,8 +23,8 @@ from typing import TypeVar
 
 from opt_einsum.paths import DynamicProgramming, greedy
 
-from poly.ir.dtypes import DType
 from poly.ir.accesses import writes_once
+from poly.ir.dtypes import DType
 from poly.ir.expr import (
     Cast,
     Const,

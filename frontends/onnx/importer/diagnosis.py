@@ -135,9 +135,7 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
     return tuple((nodes | unknown).values())
 
 
-def all_problems(
-    source: Source, shapes: Shapes | None, first: ModelError
-) -> ModelError:
+def all_problems(source: Source, shapes: Shapes | None, first: ModelError) -> ModelError:
     """An error that lists all nodes that keep a model from being compiled for these shapes.
 
     first : what an import ended with

@@ -251,14 +251,18 @@ def simplified_layer_normalization(node: Node) -> Sequence[Result]:
     if x.rank == 0:
         raise node.fail("a scalar has no axis")
     body, axis = Body(node), node.axis(node.integer("axis", -1), x.rank)
-    factor, epsilon = body.input(1), node.number("epsilon", 1e-5)
-    if x.dtype == scale.dtype:
-        value = body.add("RMSNormalization", body.input(0), factor, axis=axis, epsilon=epsilon)
-        return [body.expanded(23, value)]
+    value, factor = body.input(0), body.input(1)
     # The result has the type of the scale, in which values may be too large before.
-    factor = body.add("CastLike", factor, body.input(0))
-    value = body.add("RMSNormalization", body.input(0), factor, axis=axis, epsilon=epsilon)
-    return [body.expanded(23, body.add("CastLike", value, body.input(1)))]
+    is_narrowed = x.dtype.bits > scale.dtype.bits
+    if is_narrowed:
+        factor = body.add("CastLike", factor, body.input(0))
+    elif x.dtype != scale.dtype:
+        value = body.add("CastLike", value, body.input(1))
+    epsilon = node.number("epsilon", 1e-5)
+    value = body.add("RMSNormalization", value, factor, axis=axis, epsilon=epsilon)
+    if is_narrowed:
+        value = body.add("CastLike", value, body.input(1))
+    return [body.expanded(23, value)]
 
 
 @contrib(

@@ -118,7 +118,8 @@ def _sizes(node: Node) -> _Sizes:
     total = (node.known_ints(_TOTAL, "total_sequence_length") or (0,))[0]
     if (total != length + rows and total > length) or total < rows:
         raise node.fail(
-            f"total_sequence_length is {total}, but there are {length} earlier states and {rows} new"
+            f"total_sequence_length is {total}, but there are {length} earlier states and "
+            f"{rows} new"
         )
     if node.required(_LENGTHS).shape not in ((batch,), (batch, 1)):
         raise node.fail(f"seqlens_k of shape {list(node.required(_LENGTHS).shape)}")

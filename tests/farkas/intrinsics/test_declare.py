@@ -322,7 +322,7 @@ def test_one_of_ours_cannot_be_replaced() -> None:
 
 
 def test_what_runs_beyond_the_end_needs_room_in_the_buffer_that_it_writes_to() -> None:
-    """That is the innermost one: here of two rows of three elements, beside another of registers."""
+    """That is the innermost one: here of two rows of three elements, inside one of registers."""
     fk.intrinsic(
         "def add4(float32 C[4], float32 A[4]) -> (C) { C[j] += A[j] }",
         loop("{C}[i] += {A}[i]", 4),

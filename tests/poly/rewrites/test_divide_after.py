@@ -20,7 +20,7 @@ def test_a_division_follows_the_sum() -> None:
                                  "Y[a,e] +=! V[k,e] * P[a,k] }"))  # fmt: skip
     shown = str(made)
     assert "Y_sum[a, e] +=! V[k, e] * X[a, k]" in shown
-    assert "Y[a, e] = Y_sum[a, e] / Z[a]" in shown and "P[" not in shown
+    assert "Y[a, e] = select(M <= 0, 0.0, Y_sum[a, e] / Z[a])" in shown and "P[" not in shown
     draw = np.random.default_rng(0)
     inputs = {"X": draw.random((4, 7)), "Z": 1 + draw.random(4), "V": draw.random((7, 3))}
     given = {n: a.astype(np.float32) for n, a in inputs.items()}
@@ -36,7 +36,7 @@ GUARDED = "P[i,j] = select(isnan(X[i,j] / Z[i]), 0.0, X[i,j] / Z[i]); Y[a,e] +=!
 def test_quotients_that_are_no_numbers_are_left_out_after_the_sum() -> None:
     program = fk.parse(f"def f(float32 A[N,M], float32 V[M,K]) -> (Y) {{ {SOFTMAX}; {GUARDED} }}")
     made = divide_after(program)
-    assert "Y[a, e] = select(isnan(Z[a] / Z[a]), 0.0, Y_sum[a, e] / Z[a])" in str(made)
+    assert "select(M <= 0, 0.0, select(isnan(Z[a] / Z[a]), 0.0, Y_sum[a, e] / Z[a]))" in str(made)
     a = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
     a[1, 2], a[2], a[3], a[4, 3] = np.nan, -np.inf, 100, np.inf
     given = {"A": a, "V": np.ones((7, 3), np.float32)}

@@ -21,12 +21,11 @@ OVERLOOKED = {
         "{ Y[i//2,j] +=! (int32(A[i,k]) - 3) * int32(B[k,j]) }"
     ),
     "elements that a scattered sum does not reach": (
-        "def f(float32 X[8], float32 W[3]) -> (float32 Y[20]) "
-        "{ Y[i] = 7\nY[p+r] +=! X[p] * W[r] }"
+        "def f(float32 X[8], float32 W[3]) -> (float32 Y[20]) { Y[i] = 7\nY[p+r] +=! X[p] * W[r] }"
     ),
     "a remainder that is none": (
         "def f(float32 X[12], float32 W[4]) -> (float32 Y[8]) "
-        "{ Y[x] +=! X[x+r] * W[r] where x in 0:8, (x+r) % 2 == 3 }"
+        "{ Y[x] +=! X[x+r] * W[r] where x in 0:8, r in 0:4, (x+r) % 2 == 3 }"
     ),
     "elements that a strided sum is added to twice": (
         "def f(float32 X[4,4], float32 W[3], float32 Y[9,2]) -> (Y) { Y[x,i//2] += "

@@ -131,7 +131,7 @@ def test_refusals() -> None:
     assert "qkv_hidden_sizes [8, 16]: three numbers are needed" in refused(model)
     model, _ = attention(extra=(3, HEADS))
     assert "attention_bias of shape [3, 2, 5, 5] for [2, 2, 5, 5]" in refused(model)
-    model, inputs = attention(past=True)
+    model, _ = attention(past=True)
     model.graph.node[0].input.extend(["", "length"])
     length = onnx.helper.make_tensor_value_info("length", onnx.TensorProto.INT32, [1])
     model.graph.input.append(length)
