@@ -84,8 +84,9 @@ def describe(found: Tuned) -> str:
     """What tuning found, in two lines: what it was found among, and the outcome."""
     w, failed = found.winner, sum(bool(m.trial.failure) for m in found.history)
     if found.history or not w.when:
+        done = "measured" if found.timed else "checked"
         how = (
-            f"{len(found.history)} schedules were measured, {failed} of them failed; "
+            f"{len(found.history)} schedules were {done}, {failed} of them failed; "
             f"{found.illegal:.0%} of those drawn were refused before"
         )
     else:
@@ -94,7 +95,7 @@ def describe(found: Tuned) -> str:
             "goes on with"
         )
     if not found.timed:
-        outcome = "all were checked, nothing can be timed on an emulator"
+        outcome = "nothing can be timed on an emulator"
     elif not w.script:
         outcome = f"nothing is faster than the automatic schedule, {seconds(w.automatic)}"
     else:

@@ -12,12 +12,11 @@ from farkas.networks.network_cache import Content, keeper_of
 from farkas.networks.stages import Stages
 from frontends.onnx import (
     DynamicShapeError,
-    all_problems,
     given_inputs,
     import_stage,
     never_supported,
 )
-from poly.errors import ModelError, UnsupportedModelError
+from poly.errors import UnsupportedModelError
 from runtime.network.cpu_model import CpuModel
 
 
@@ -42,13 +41,7 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
         return Network(origin, Stages.of(origin, opened, keeper=keeper))
-    try:
-        stage = import_stage(opened, given, routines=target.runner.routines)
-    except ModelError as error:
-        every = all_problems(opened, shapes, error)
-        if every is error:
-            raise
-        raise every from error
+    stage = import_stage(opened, given, routines=target.runner.routines)
     tell("import", 1, 1, "")
     if not stage.is_whole:
         return Network(origin, Stages.of(origin, opened, keeper=keeper, first=stage))

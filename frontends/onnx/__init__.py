@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from frontends.onnx.importer.diagnosis import (
         Diagnosis,
         Examination,
-        all_problems,
         examine,
         never_supported,
     )
@@ -41,7 +40,6 @@ __all__ = [
     "Source",
     "Stage",
     "StoredNode",
-    "all_problems",
     "examine",
     "given_inputs",
     "import_model",
@@ -60,7 +58,6 @@ _HOMES = {
     "Examination": "frontends.onnx.importer.diagnosis",
     "Maker": "frontends.onnx.model.source",
     "Source": "frontends.onnx.model.source",
-    "all_problems": "frontends.onnx.importer.diagnosis",
     "examine": "frontends.onnx.importer.diagnosis",
     "given_inputs": "frontends.onnx.model.source",
     "import_model": "frontends.onnx.importer.importer",

@@ -19,7 +19,7 @@ from frontends.onnx.importer.environment import CloseError
 from frontends.onnx.importer.importer import Importer
 from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.model.source import Source, unknown_operators
-from poly.errors import ModelError, ModelWarning, UnsupportedModelError, UnsupportedNode
+from poly.errors import ModelError, ModelWarning, UnsupportedNode
 from poly.ir.cost import work_of_program
 from poly.ir.graph import Call, Routine
 from poly.ir.port import Port
@@ -133,26 +133,6 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
         raise ModelError("\n".join(d.reason for d in found.values()))
     nodes = {k: UnsupportedNode(d.name, d.operator, d.opset, d.reason) for k, d in found.items()}
     return tuple((nodes | unknown).values())
-
-
-def all_problems(source: Source, shapes: Shapes | None, first: ModelError) -> ModelError:
-    """An error that lists all nodes that keep a model from being compiled for these shapes.
-
-    first : what an import ended with
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ModelWarning)  # they have come
-            found = examine(source, shapes).problems
-    except Exception:  # what is broken may break this, too
-        return first
-    broken = [d for d in found if d.how == BROKEN]
-    if not broken or len(found) < 2:
-        return first
-    if len(broken) == len(found):
-        return ModelError("\n".join(d.reason for d in broken))
-    nodes = (UnsupportedNode(d.name, d.operator, d.opset, d.reason) for d in found)
-    return UnsupportedModelError(tuple(nodes))
 
 
 def _problems(source: Source, given: Mapping[str, Given]) -> dict[tuple[str, str], Diagnosis]:

@@ -245,23 +245,6 @@ def test_open_networks_are_refused_when_they_are_loaded() -> None:
         model.run({"x": np.ones((5, 4), np.float32), "y": np.ones((3, 4), np.float32)})
 
 
-def test_all_reasons_of_a_network_of_fixed_sizes() -> None:
-    node = helper.make_node
-    proto = open_network(
-        node("Concat", ["x", "y"], ["a"], axis=1, name="one"),
-        node("Multinomial", ["x"], ["b"], name="two"),
-        node("Reshape", ["y", "shape"], ["z"], name="three"),
-    )
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([5, 5]), "shape"))
-    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in "ab")
-    with pytest.raises(fk.UnsupportedModelError) as caught:
-        fk.compile_onnx(proto, shapes={"n": 2, "m": 3})
-    assert [n.name for n in caught.value.nodes] == ["one", "two", "three"]
-    del proto.graph.node[1], proto.graph.output[2]
-    with pytest.raises(fk.ModelError, match=r"(?s)Concat 'one'.*Reshape 'three'"):
-        fk.compile_onnx(proto, shapes={"n": 2, "m": 3})
-
-
 def test_what_a_model_says_of_a_value_is_no_condition() -> None:
     """It may be what the exporter's example had."""
     node = helper.make_node
