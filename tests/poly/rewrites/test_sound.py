@@ -1,4 +1,4 @@
-"""Programs of which some rewrite once computed something else, as small as they would go."""
+"""Programs of which a rewrite once computed something else, or might have, as small as they go."""
 
 from __future__ import annotations
 
