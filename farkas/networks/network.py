@@ -68,10 +68,7 @@ class Origin:
         from frontends.onnx import open_model
 
         if self.digest is not None and model_digest(self.model) not in (self.digest, None):
-            raise ModelError(
-                f"{os.fspath(self.model)} has changed since it was loaded; load it again with "
-                "compile_onnx"
-            )
+            raise changed(self.model)
         return open_model(self.model).giving(self.outputs).taking(self.passed)
 
     def passing(self, names: Collection[str]) -> Origin | None:
@@ -102,6 +99,13 @@ class Origin:
                 raise ArgumentError(f"'{name}' must be a positive integer, not {size!r}")
         fixed = {n: operator.index(s) for n, s in sizes.items()}
         return replace(self, shapes={**self.shapes, **fixed})
+
+
+def changed(model: Any) -> ModelError:
+    """The error that a file is not the one any more that was compiled."""
+    return ModelError(
+        f"{os.fspath(model)} has changed since it was loaded; load it again with compile_onnx"
+    )
 
 
 def model_digest(model: Any) -> str | None:

@@ -8,7 +8,6 @@ of their own, see `runtime.network.model_store`.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import sys
 from abc import ABC, abstractmethod
@@ -21,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farkas.networks.network import Origin, model_digest
+from farkas.networks.network import Origin, changed, model_digest
 from farkas.targets.cpu import CpuRunner
 from farkas.version import PACKAGES
-from poly.errors import CacheError, ModelError
+from poly.errors import CacheError
 from poly.ir.instruction_tables import declared_intrinsics
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
@@ -165,10 +164,7 @@ class Keeper(VariantStore):
         """
         opened = self.content.origin.open()
         if self.content.has_changed(self.files):
-            raise ModelError(
-                f"{os.fspath(self.content.origin.model)} has changed since it was loaded; "
-                "load it again with compile_onnx"
-            )
+            raise changed(self.content.origin.model)
         return opened
 
     def load(self, key: str) -> CpuModel | None:

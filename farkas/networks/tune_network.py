@@ -232,7 +232,7 @@ class _Kernel:
 
     @property
     def weight(self) -> float:
-        """What it has to gain: the roofline is no exact limit, so something always."""
+        """What it has to gain: the roofline is not an exact limit, so something always."""
         return self.share * max(LEAST_GAIN, 1.0 - self.roof)
 
     @property

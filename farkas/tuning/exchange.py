@@ -17,8 +17,8 @@ from runtime.tuned.record_file import Problem, RecordFile
 class Imported(NamedTuple):
     """What became of the records of a file.
 
-    added : how many are used from now on; known : those than which this machine has no worse
-    problems : lines that are no records
+    added : how many are used from now on; known : those for which this machine has as good ones
+    problems : lines that are not records
     """
 
     added: int

@@ -12,12 +12,7 @@ from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Routines, Sta
 if TYPE_CHECKING:
     from frontends.onnx.core.node import supported_operators
     from frontends.onnx.core.value_types import DynamicShapeError
-    from frontends.onnx.importer.diagnosis import (
-        Diagnosis,
-        Examination,
-        examine,
-        never_supported,
-    )
+    from frontends.onnx.importer.diagnosis import Diagnosis, Examination, examine, never_supported
     from frontends.onnx.importer.importer import import_model, import_stage
     from frontends.onnx.model.onnxruntime_peer import peer_values
     from frontends.onnx.model.source import (

@@ -18,16 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
-from poly.ir.accesses import writes_once
+from poly.ir.accesses import count_of, writes_once
 from poly.ir.dtypes import FLOAT32, INT8, INT32, UINT8
 from poly.ir.expr import Cast, Const, Expr, Op, Read, indices_of, rewrite
 from poly.ir.graph import Call, Graph
-from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, Tensor, default_name, fresh_name, verify_program
 from poly.ir.quantisation import Along, Dequantisation, dequantisation_of, is_quantisation
 from poly.machine.cpu import Machine
@@ -282,10 +281,10 @@ class _Integers:
         return replace(self.old, program=verify_program(made), inputs=tuple(bound.values()))
 
 
-def _terms(s: Statement) -> int:
+def _terms(s: Statement) -> float:
     """The terms of a sum, as far as they are known: more than fit an int32 are rare."""
-    known = [linear_form(r.hi) - linear_form(r.lo) for r in s.ranges if r.index in s.reductions]
-    return prod(max(0, e.constant) for e in known if not e.terms)
+    counts = [count_of(r) for r in s.ranges if r.index in s.reductions]
+    return prod(n for n in counts if n < inf)
 
 
 def _element(read: Read, along: Along) -> Read:

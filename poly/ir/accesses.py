@@ -94,7 +94,7 @@ def writes_once(s: Statement) -> bool:
     of the target show: those of a dimension count like the digits of a number.
     """
     ranges = {r.index: r for r in s.ranges}
-    known = {i for i, r in ranges.items() if i == s.step or _count(r) in (0, 1)}
+    known = {i for i, r in ranges.items() if i == s.step or count_of(r) in (0, 1)}
     for _ in s.target.indices:
         for index in s.target.indices:
             terms = [(a, abs(c)) for a, c in linear_form(index).terms if indices_of(a)]
@@ -103,14 +103,14 @@ def writes_once(s: Statement) -> bool:
             for name, weight in sorted(digits, key=lambda digit: digit[1]):
                 if weight <= reach:
                     break
-                reach += weight * (_count(ranges[name]) - 1)
+                reach += weight * (count_of(ranges[name]) - 1)
             else:
                 if all(isinstance(a, Index) for a, _ in terms):
                     known |= {name for name, _ in digits}
     return known >= {*s.free}
 
 
-def _count(r: Range) -> float:
+def count_of(r: Range) -> float:
     """The number of values in a range; infinite if that is open."""
     extent = linear_form(r.hi) - linear_form(r.lo)
     return inf if extent.terms else max(0, extent.constant)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
+from poly.ir.accesses import count_of
 from poly.ir.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, substitute
-from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, Tensor, verify_program
 from poly.rewrites.merge_programs import fresh_name
 
@@ -125,8 +126,7 @@ def _after(program: Program, at: int, maker: Statement, read: Read) -> Program:
         missing = Op("isnan", (Op("div", (divisor, divisor)),))
         quotient = Op("select", (missing, Const(0.0), quotient))
     for r in last.ranges:
-        extent = linear_form(r.hi) - linear_form(r.lo)
-        if r.index in last.reductions and (extent.terms or extent.constant < 1):
+        if r.index in last.reductions and not 1 <= count_of(r) < inf:
             # The sum of nothing is 0, and its quotient no number.
             quotient = Op("select", (Op("le", (r.hi, r.lo)), Const(0.0), quotient))
     divided = Statement(maker.name, last.target, "=", False, quotient, free)
