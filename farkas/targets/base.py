@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,6 +44,8 @@ class Runner(ABC):
     routines: ClassVar[Routines] = Routines.NONE
     #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None
+    #: Calls are timed in groups of so many seconds: several times what `wait` takes.
+    sample: ClassVar[float] = 1e-4
     #: The C compiler, as ``cc=`` takes it; None where there is none.
     cc: str | None = None
 
@@ -79,6 +81,17 @@ class Runner(ABC):
     def wait(self) -> None:
         """Return when all calls are done."""
         return
+
+    def repeated(
+        self, function: LoadedKernel | GpuProgram, given: Mapping[str, Any], out: Any
+    ) -> Callable[[int], None]:
+        """Call a function as often as it is told, with arrays that `sent` made; for timing."""
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                function(**given, out=out)
+
+        return run
 
     @property
     def tuned(self) -> TunedSchedules | None:

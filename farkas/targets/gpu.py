@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from poly.ir.program import Tensor
     from runtime.common.arguments import Span
     from runtime.common.compile_report import Progress
+    from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
     from runtime.network.gpu_model import GpuModel
@@ -31,6 +32,7 @@ class DeviceRunner(Runner):
 
     device: Device
     cache: Cache
+    sample: ClassVar[float] = 2e-3
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.device.name, self.cache)
@@ -39,6 +41,14 @@ class DeviceRunner(Runner):
         from runtime.gpu.gpu_program import GpuProgram
 
         return GpuProgram(source, self.device)
+
+    def build(self, source: GpuSource, limit: float) -> None:
+        self.device.compile(source)
+
+    def repeated(
+        self, function: LoadedKernel | GpuProgram, given: Mapping[str, Any], out: Any
+    ) -> Callable[[int], None]:
+        return cast("GpuProgram", function).repeated(given, out)
 
     def compile(self, graph: Graph, progress: Progress | None = None) -> GpuModel:
         from runtime.network.compile_gpu import compile_on_device

@@ -52,6 +52,7 @@ class Child(AbstractContextManager["Child"]):
             self.stop()  # an answer that is still to come would be taken for the next call's
             raise
         if not done:
+            self.stop()  # a GPU on which a kernel has crashed runs no other for this process
             raise ChildError(result)
         return result
 

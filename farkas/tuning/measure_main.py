@@ -23,10 +23,8 @@ from runtime.tuned.record import WRONG
 TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-9}
 #: A kernel that takes this many times as long as the automatic schedule's is not measured further.
 HOPELESS = 3.0
-#: Calls shorter than this many seconds are timed in groups.
-SAMPLE = 1e-4
-
-Call = Callable[[], Any]
+#: Calls a kernel so often.
+Call = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,7 @@ class _Bench:
 
     def _call(self, kernel: Any) -> Call:
         # All write to the same arrays, so that where these lie makes no difference.
-        given, out = self._given, self._out
-        return lambda: kernel(**given, out=out)
+        return self.setup.runner.repeated(kernel, self._given, self._out)
 
     def checked(self, source: Any) -> Call | str:
         """A call of a kernel whose results are right, else what is wrong with it."""
@@ -129,15 +126,18 @@ class _Bench:
     def seconds(self, call: Call, count: int) -> float:
         """Seconds per call of so many."""
         start = time.perf_counter()
-        for _ in range(count):
-            call()
+        call(count)
         self.setup.runner.wait()
         return (time.perf_counter() - start) / count
+
+    def _group(self, seconds: float) -> int:
+        """How many calls of so many seconds are timed at once."""
+        return max(1, round(self.setup.runner.sample / max(seconds, 1e-7)))
 
     def roughly(self, call: Call) -> float:
         """Seconds per call, of two or, if these are short, a group."""
         first = self.seconds(call, 1)
-        return min(first, self.seconds(call, _group(first)))
+        return min(first, self.seconds(call, self._group(first)))
 
     def in_turns(self, calls: Sequence[Call], rounds: int, turn: float) -> list[tuple[float, ...]]:
         """Seconds per call of each, for each round; every other one is in reverse order."""
@@ -154,17 +154,12 @@ class _Bench:
 
     def _turn(self, call: Call, turn: float) -> float:
         """Seconds per call: the median of samples after one that warms the caches."""
-        group = _group(self.seconds(call, 1))
+        group = self._group(self.seconds(call, 1))
         samples: list[float] = []
         began = time.perf_counter()
         while not samples or time.perf_counter() - began < turn:
             samples.append(self.seconds(call, group))
         return float(np.median(samples))
-
-
-def _group(seconds: float) -> int:
-    """How many calls of so many seconds are timed at once."""
-    return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
 _BENCHES: dict[str, _Bench] = {}

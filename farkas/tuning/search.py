@@ -29,6 +29,9 @@ DRAWN, LEAST_DRAWN, STATEMENTS = 8, 2, 24
 ANY = 0.25
 #: Points whose neighbours are tried, and how often a point is a neighbour, a cross, or new.
 PARENTS, NEIGHBOUR, CROSS = 8, 0.5, 0.2
+#: Schedules that are estimated to take so many times as long as the automatic one are not measured:
+#: one thread of a GPU in place of all takes seconds, of which there are few.
+HOPELESS = 64.0
 #: Where parameters give so few of the points that are wanted, steps are added to the best or take
 #: the place of tactics.
 FEW = 0.5
@@ -115,10 +118,15 @@ class Search:
         found: list[Candidate] = []
         for point in points:
             candidate = self._candidate(point)
-            if candidate is not None and candidate.script not in self._seen:
+            if candidate is None or self._is_hopeless(candidate):
+                continue
+            if candidate.script not in self._seen:
                 self._seen.add(candidate.script)
                 found.append(candidate)
         return found
+
+    def _is_hopeless(self, candidate: Candidate) -> bool:
+        return candidate.cost.cycles > HOPELESS * self.automatic.cost.cycles
 
     def _longer_point(self) -> Point:
         if self._rng.random() < 0.5:

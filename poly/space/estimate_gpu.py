@@ -17,12 +17,15 @@ from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.space.cost import Cost, together
 from poly.space.nests import Loop, Nest, nest_of
-from poly.tree.kinds import ON_THREADS, Mark, Scope
+from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import Sequence
 
 #: Of a processor, each cycle: operations of threads, accesses of threads to shared memory or the
 #: first cache, and bytes from the device's memory.
 OPERATIONS, ACCESSES, BYTES = 128, 32, 12.0
+#: Of a processor's tensor cores, each cycle: operations; and elements that a thread of a warp reads
+#: by one access for them.
+MATRIX_OPERATIONS, MATRIX_ELEMENTS = 1024, 8
 #: Bytes that are moved at least, for a thread that reads apart from its neighbours.
 SECTOR = 32
 #: Warps of a processor that hide the time of memory, and cycles to launch a kernel.
@@ -70,11 +73,14 @@ def estimate_gpu(schedule: Schedule, sizes: Mapping[str, int], machine: GpuMachi
 
 def _of_nest(nest: Nest, machine: GpuMachine) -> GpuEstimate:
     blocks = prod(x.extent for x in nest.loops if x.mark == Mark.BLOCK)
-    threads = prod(x.extent for x in nest.loops if x.mark in ON_THREADS)
+    # What runs on tensor cores is mapped to warps.
+    matrices = [x for x in nest.loops if isinstance(x.mark, Tensorized)]
+    warp = machine.warp if matrices else 1
+    threads = warp * prod(x.extent for x in nest.loops if x.mark in ON_THREADS)
     # Of the processors' time in waves of blocks, and of the threads of warps, this part is at work.
     busy = blocks / (ceil(blocks / machine.processors) * machine.processors)
     full = threads / (ceil(threads / machine.warp) * machine.warp)
-    unrolled = [x for x in nest.loops if x.mark == Mark.UNROLL]
+    unrolled = [x for x in nest.loops if x.mark == Mark.UNROLL or isinstance(x.mark, Tensorized)]
     body = {
         i: min(e, prod(x.extent for x in unrolled if i in x.indices))
         for i, e in nest.extents.items()
@@ -85,7 +91,10 @@ def _of_nest(nest: Nest, machine: GpuMachine) -> GpuEstimate:
     accesses = turns * sum(_accesses(nest, r, body) for r in nest.accesses)
     moved = sum(_bytes(nest, r) for r in nest.accesses)
     memory = moved / (BYTES * machine.processors * busy)
-    instructions = (nest.instances * operators + accesses) / (OPERATIONS * share)
+    if matrices:
+        accesses /= MATRIX_ELEMENTS
+    rate = MATRIX_OPERATIONS if matrices else OPERATIONS
+    instructions = (nest.instances * operators / rate + accesses / OPERATIONS) / share
     warps = min(64.0, blocks / machine.processors * ceil(threads / machine.warp))
     return GpuEstimate(
         instructions=instructions,
@@ -94,7 +103,7 @@ def _of_nest(nest: Nest, machine: GpuMachine) -> GpuEstimate:
         exposed=max(instructions, memory) * max(0.0, HIDING / max(warps, 0.25) - 1),
         threads=threads,
         blocks=blocks / machine.processors,
-        per_thread=elements_read([nest.statement.target], body),
+        per_thread=elements_read([nest.statement.target], body) / warp,
     )
 
 

@@ -62,10 +62,16 @@ class CudaDevice(Device):
     def __repr__(self) -> str:
         return f"<CudaDevice {self.launcher.device} ({self.name}, {self.launcher.package})>"
 
+    def compile(self, source: GpuSource) -> None:
+        if self._cache is not None:  # where it is found again
+            self._cubin(source)
+
+    def _cubin(self, *sources: GpuSource) -> Cubin:
+        text, flags = joined_text(sources), sources[0].flags
+        return compile_cubin(text, self.launcher.architecture, self._cache, flags)
+
     def build(self, *sources: GpuSource) -> CudaModule:
-        launcher = self.launcher
-        flags = sources[0].flags
-        cubin = compile_cubin(joined_text(sources), launcher.architecture, self._cache, flags)
+        launcher, cubin = self.launcher, self._cubin(*sources)
         try:
             module = launcher.load(cubin.data)
         except ToolchainError as error:

@@ -10,6 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Operand:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,15 @@ class Device(ABC):
         ------
         ToolchainError : with the compiler's output.
         """
+
+    def compile(self, source: GpuSource) -> None:
+        """Compile a source before `build` does, where that needs nothing but a compiler.
+
+        Raises
+        ------
+        ToolchainError, CacheError : as for `build`.
+        """
+        return
 
     @abstractmethod
     def allocate(self, count: int) -> Any:
@@ -390,7 +400,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * prod(self.shape)
 
     def __array__(self, *_: Any, **__: Any) -> Array:
         """Refuse numpy's implicit conversion, which would copy to the host."""
@@ -404,6 +414,10 @@ class DeviceArray:
 
     def on(self, stream: Any, writes: bool = False) -> Operand:
         """The array for use on a stream, after writes to it; if `writes`, also after its reads."""
+        return Operand(self.used(stream, writes), self.shape, self.dtype, owner=self)
+
+    def used(self, stream: Any, writes: bool = False) -> Any:
+        """The handle of its memory for such a use."""
         if not self._done and self.stream != stream:
             self.device.wait(self.stream)
             self._done = True
@@ -416,7 +430,7 @@ class DeviceArray:
             self._readers.add(stream)
         if stream != self._buffer.stream:
             self._buffer.lent = True
-        return Operand(self._buffer.handle, self.shape, self.dtype, owner=self)
+        return self._buffer.handle
 
     def forget(self, stream: Any) -> None:
         """Drop the reference to a stream on which all work has finished."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,26 +26,32 @@ from runtime.common.arguments import (
     match_outputs,
     shape_of,
 )
-from runtime.gpu.device import Device, DeviceArray, Operand
+from runtime.gpu.device import Device, DeviceArray, KernelLaunch, Operand
 from runtime.gpu.memory_pool import DeviceBuffer
 from runtime.gpu.operands import checked_operand, output_operand, span_on
 
 _MAX_PLANS = 256
 _MAX_STEPS = 4096
+#: Calls, and launches at most, that `GpuProgram.repeated` records as one.
+_GROUP, _GROUPED = 16, 1024
 
 Result = Array | DeviceArray
 Grid = tuple[int, int, int]
+#: Kernel, grid and sizes of a launch.
+_Step = tuple[GpuKernel, Grid, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class _Plan:
     """What a call needs that depends on shapes only.
 
-    steps : kernel, grid and sizes of each launch; None if there are too many to keep
+    steps : its launches; None if there are too many to keep
+    workspace : bytes of each temporary
     """
 
     binding: Binding
-    steps: tuple[tuple[GpuKernel, Grid, tuple[int, ...]], ...] | None
+    steps: tuple[_Step, ...] | None
+    workspace: Mapping[str, int]
 
 
 class GpuProgram:
@@ -65,6 +71,9 @@ class GpuProgram:
         self.program: Program = source.program
         self.module = device.build(source) if module is None else module
         self._updated = frozenset(source.program.updated)
+        self._dtypes = [t.dtype.numpy for t in source.program.inputs]
+        #: Tensors that tensor cores read or write.
+        self.with_matrices = [*dict.fromkeys(n for k in source.kernels for n in k.with_matrices)]
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def __repr__(self) -> str:
@@ -116,14 +125,56 @@ class GpuProgram:
         return None
 
     def quick(self, arrays: tuple[Any, ...], out: Any, threads: Any, sizes: Any) -> Any:
-        """As in `runtime.cpu.loaded_kernel.LoadedKernel`; no call is quicker than others."""
-        return NotImplemented
+        """As in `runtime.cpu.loaded_kernel.LoadedKernel`: a call with arrays of this device alone,
+        of shapes that were checked before, and for `out` one of them.
+        """
+        if threads is not None or sizes or self._updated or len(arrays) != len(self._dtypes):
+            return NotImplemented
+        pool = self.device.pool
+        for a in arrays if out is None else (*arrays, out):
+            if type(a) is not DeviceArray or a.device.pool is not pool:
+                return NotImplemented
+        plan = self._plans.get((tuple([a.shape for a in arrays]), ()))
+        if plan is None or plan.steps is None or [a.dtype for a in arrays] != self._dtypes:
+            return NotImplemented
+        stream = self.device.stream_of_call(None, arrays)
+        if self.device.may_end(stream):
+            return NotImplemented
+        results = self._results_of(plan, arrays, out, stream)
+        if results is None:
+            return NotImplemented
+        handles = {t.name: a.used(stream) for t, a in zip(self.program.inputs, arrays, strict=True)}
+        for t, a in zip(self.program.outputs, results, strict=True):
+            handles[t.name] = a.used(stream, writes=True)
+        self.launch(plan, handles, stream)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _results_of(
+        self, plan: _Plan, arrays: Sequence[DeviceArray], out: DeviceArray | None, stream: Any
+    ) -> list[DeviceArray] | None:
+        """The arrays that a call writes to; None if `out` may not be the one.
+
+        Every `DeviceArray` has memory of its own.
+        """
+        outputs, shapes, device = self.program.outputs, plan.binding.shapes, self.device
+        if out is not None:
+            wanted = [(shapes[t.name], t.dtype.numpy) for t in outputs]
+            is_apart = all(a is not out for a in arrays)
+            return [out] if is_apart and wanted == [(out.shape, out.dtype)] else None
+        found = []
+        for t in outputs:
+            buffer = device.pool.take(bytes_of(t, shapes[t.name]), stream)
+            found.append(DeviceArray(device, buffer, shapes[t.name], t.dtype.numpy, stream))
+        return found
 
     def quick_named(
         self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
     ) -> Any:
         """As `quick`."""
-        return NotImplemented
+        names = [t.name for t in self.program.inputs]
+        if len(names) != len(named) or any(n not in named for n in names):
+            return NotImplemented
+        return self.quick(tuple([named[n] for n in names]), out, threads, None)
 
     def plan(self, shapes: Mapping[str, Shape], asked: Mapping[str, Any]) -> _Plan:
         """Sizes, shapes and launches for input shapes.  Raises as `bind` does."""
@@ -139,13 +190,72 @@ class GpuProgram:
                 steps.append(step)
                 if len(steps) > _MAX_STEPS:
                     break
-            plan = _Plan(binding, tuple(steps) if len(steps) <= _MAX_STEPS else None)
+            few = tuple(steps) if len(steps) <= _MAX_STEPS else None
+            temporaries = self.source.workspace
+            taken = {t.name: bytes_of(t, shape_of(t, binding.sizes)) for t in temporaries}
+            plan = _Plan(binding, few, taken)
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = plan
         return plan
 
-    def steps(self, binding: Binding) -> Iterator[tuple[GpuKernel, Grid, tuple[int, ...]]]:
+    def launch(self, plan: _Plan, handles: dict[str, Any], stream: Any) -> None:
+        """Launch everything on a stream.
+
+        handles : the memory of each input and output
+        """
+        device, taken = self.device, self._temporaries(plan, stream)
+        handles |= {n: buffer.handle for n, buffer in taken.items()}
+        steps = self.steps(plan.binding) if plan.steps is None else plan.steps
+        try:
+            for kernel, grid, sizes in steps:
+                tensors = [handles[name] for name in kernel.tensors]
+                device.launch(self.module, kernel, grid, sizes, tensors, stream)
+        finally:
+            for buffer in taken.values():
+                buffer.release()
+
+    def _temporaries(self, plan: _Plan, stream: Any) -> dict[str, DeviceBuffer]:
+        return {n: self.device.pool.take(count, stream) for n, count in plan.workspace.items()}
+
+    def repeated(self, given: Mapping[str, Any], out: Any) -> Callable[[int], None]:
+        """A function that runs the program as often as it is told, without the host's work for each
+        call: what is launched is recorded, see `runtime.gpu.device.Device.record`.
+
+        given : the inputs, as `DeviceArray`, and sizes, by name; out : as for a call, likewise
+        Raises as a call does.
+        """
+        self(**given, out=out)
+        arrays, asked = match_arguments(self.program, (), given)
+        plan = self.plan({n: a.shape for n, a in arrays.items()}, asked)
+        if plan.steps is None or self._updated:  # too many, or the host copies what is updated
+
+            def call(count: int) -> None:
+                for _ in range(count):
+                    self(**given, out=out)
+
+            return call
+        device, stream = self.device, self.device.default_stream
+        used = {n: a.used(stream) for n, a in arrays.items()}
+        used |= {n: a.used(stream, True) for n, a in match_outputs(self.program, out).items()}
+        taken = self._temporaries(plan, stream)
+        used |= {n: buffer.handle for n, buffer in taken.items()}
+        launches = [
+            KernelLaunch(self.module, k, grid, sizes, tuple(used[n] for n in k.tensors))
+            for k, grid, sizes in plan.steps
+        ]
+        group = max(1, min(_GROUP, _GROUPED // max(1, len(launches))))
+        once, many = device.record(launches), device.record(launches * group)
+
+        def run(count: int, _kept: Any = (given, out, taken)) -> None:
+            for _ in range(count // group):
+                many(stream)
+            for _ in range(count % group):
+                once(stream)
+
+        return run
+
+    def steps(self, binding: Binding) -> Iterator[_Step]:
         """The launches of a call, with the sizes that each kernel takes."""
         for kernel, grid, env in launches_of(self.source, binding.sizes):
             yield kernel, grid, tuple(env[s] for s in kernel.sizes)
@@ -202,18 +312,18 @@ class _Call:
             self._check_apart(results)
         try:
             handles = self._handles(plan.binding, results)
-            steps = plan.steps
-            for kernel, grid, sizes in self.owner.steps(plan.binding) if steps is None else steps:
-                tensors = [handles[name] for name in kernel.tensors]
-                for name in kernel.with_matrices:
-                    self._check_matrices(name, handles[name])
-                self.device.launch(self.owner.module, kernel, grid, sizes, tensors, self.stream)
+            for name in self.owner.with_matrices:
+                self._check_matrices(name, handles.get(name))
+            self.owner.launch(plan, handles, self.stream)
             return self._finish(handles, results)
         finally:
             for buffer in self._taken:
                 buffer.release()
 
     def _check_matrices(self, name: str, handle: Any) -> None:
+        """Refuse an array whose matrices tensor cores cannot read; temporaries are aligned."""
+        if handle is None:
+            return
         _, start = self.device.locate(handle)
         if start % SUMS_ALIGNMENT:
             raise ArgumentError(
@@ -275,8 +385,6 @@ class _Call:
                 if name not in handles:
                     handles[name] = self._take(value.nbytes).handle
                 device.write(handles[name], value, self.stream)
-        for t in self.owner.source.workspace:
-            handles[t.name] = self._take(bytes_of(t, shape_of(t, binding.sizes))).handle
         return handles
 
     def _finish(

@@ -232,6 +232,39 @@ def chained_calls_wait_for_nothing_in_between() -> None:
 
 
 @scenario
+def a_quick_call_launches_and_nothing_else() -> None:
+    here = device()
+    run = product(here)
+    a, b = matrices()
+    x, y = here.put(a), here.put(b)
+    out = run(x, y)
+    forget()
+    assert run.quick((x, y), out, None, None) is out
+    assert [c.split()[0] for c in calls()] == ["launch"]
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
+
+
+@scenario
+def repeated_calls_are_graphs() -> None:
+    here = device()
+    run = product(here)
+    a, b = matrices()
+    x, y = here.put(a), here.put(b)
+    out = here.put(np.zeros((21, 37), np.float32))
+    repeated = run.repeated({"A": x, "B": y}, out)
+    for count in (1, 1, 16, 16):  # the first runs load the kernels
+        repeated(count)
+    forget()
+    repeated(33)
+    if PACKAGE == "cuda-bindings":
+        starts = [c for c in calls() if c.startswith(("start", "launch"))]
+        assert [c.split()[1] for c in starts] == ["16", "16", "1"], starts
+    else:
+        assert len(calls("launch")) == 33
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
+
+
+@scenario
 def outputs_that_are_given() -> None:
     here = device()
     run = product(here)

@@ -101,6 +101,104 @@ def test_several_outputs(device: Device) -> None:
         run(x, out=(there, there))
 
 
+def test_a_call_like_an_earlier_one_is_quick(device: Device) -> None:
+    run = product(device)
+    a, b = matrices()
+    x, y = device.put(a), device.put(b)
+    assert run.quick((x, y), None, None, None) is NotImplemented  # nothing was checked yet
+    out = run(x, y)
+    again = run.quick((x, y), None, None, None)
+    named = run.quick_named((), None, None, {"B": y, "A": x})
+    for result in (again, named):
+        assert isinstance(result, DeviceArray) and result is not out
+        np.testing.assert_allclose(result.numpy(), a @ b, rtol=1e-5)
+    x2 = device.put(2 * a)
+    assert run.quick((x2, y), out, None, None) is out
+    np.testing.assert_allclose(out.numpy(), 2 * a @ b, rtol=1e-5)
+
+
+def test_what_is_not_like_an_earlier_call(device: Device) -> None:
+    run = product(device)
+    a, b = (np.eye(8, dtype=np.float32) for _ in range(2))
+    x, y = device.put(a), device.put(b)
+    out = run(x, y)
+    odd = {
+        "another shape": ((device.put(a[:4]), y), None),
+        "another type": ((device.put(a.astype(np.float64)), y), None),
+        "the host": ((x, b), None),
+        "too few": ((x,), None),
+        "no array": ((x, y), 3),
+        "an input": ((x, y), x),
+        "of another shape": ((x, y), device.put(a[:4])),
+        "of another type": ((x, y), device.put(a.astype(np.int32))),
+        "of the host": ((x, y), np.empty_like(a)),
+    }
+    for what, (arrays, to) in odd.items():
+        assert run.quick(arrays, to, None, None) is NotImplemented, what
+    assert run.quick((x, y), None, 1, None) is NotImplemented
+    assert run.quick((x, y), None, None, {"N": 8}) is NotImplemented
+    assert run.quick_named((), None, None, {"A": x, "N": 8}) is NotImplemented
+    with pytest.raises(fk.ArgumentError, match="out C overlaps A in memory"):
+        run(x, y, out=x)
+    np.testing.assert_array_equal(out.numpy(), a)
+
+
+def test_quick_calls_with_temporaries_and_several_results(device: Device) -> None:
+    run = compiled(TWO, "", device)
+    x = device.put(np.arange(5.0))
+    run(x)
+    y, z = run.quick((x,), None, None, None)
+    np.testing.assert_array_equal(z.numpy(), 2 * np.arange(5.0) + 1)
+    np.testing.assert_array_equal(y.numpy(), 2 * np.arange(5.0))
+    assert run.quick((x,), (y, z), None, None) is NotImplemented
+    text = "def f(float32 X[N]) -> (Y) { T[i] = 3 * X[i]; Y[i] = T[i] + 1 }"
+    run, there = compiled(text, "", device), device.put(np.arange(7, dtype=np.float32))
+    assert run.source.workspace
+    run(there)
+    found = run.quick((there,), None, None, None)
+    np.testing.assert_array_equal(found.numpy(), 3 * np.arange(7) + 1)
+
+
+def test_what_is_updated_has_no_quick_call(device: Device) -> None:
+    run = compiled("def f(float32 Y[N]) -> (Y) { Y[i] = Y[i] + 1 }", "", device)
+    y = device.put(np.zeros(3, np.float32))
+    assert run(y).numpy().tolist() == [1, 1, 1]
+    assert run.quick((y,), None, None, None) is NotImplemented
+    assert y.numpy().tolist() == [0, 0, 0]
+
+
+def test_calls_are_repeated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, started = type(device).record, list[int]()
+
+    def recorded(self: Any, launches: Any) -> Any:
+        start = record(self, launches)
+
+        def run(stream: Any) -> None:
+            started.append(len(launches))
+            start(stream)
+
+        return run
+
+    monkeypatch.setattr(type(device), "record", recorded)
+    text = "def f(float32 X[N]) -> (Y) { T[i] = 3 * X[i]; Y[i] = T[i] + 1 }"
+    run = compiled(text, "", device)
+    x, out = (device.put(np.full(7, n, np.float32)) for n in (2, 0))
+    repeated = run.repeated({"X": x}, out)
+    device.write(out.handle, np.zeros(7, np.float32), device.default_stream)
+    repeated(0)
+    assert not started
+    repeated(37)
+    assert started == [16, 16, 1, 1, 1, 1, 1]
+    assert out.numpy().tolist() == [7] * 7
+
+
+def test_updates_are_repeated(device: Device) -> None:
+    run = compiled("def f(float32 Y[N]) -> (Y) { Y[i] = Y[i] + 1 }", "", device)
+    y, out = (device.put(np.zeros(3, np.float32)) for _ in range(2))
+    run.repeated({"Y": y}, out)(5)
+    assert out.numpy().tolist() == [1, 1, 1] and y.numpy().tolist() == [0, 0, 0]
+
+
 def test_outputs_stay_where_all_inputs_are(device: Device) -> None:
     run = product(device)
     a, b = matrices()
