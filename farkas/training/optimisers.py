@@ -65,6 +65,7 @@ def SGD(  # noqa: N802
     rate : the learning rate, or a function from the number of the step
     decay : of weights, as part of the gradient
     """
+    momentum, decay = float(momentum), float(decay)  # numpy's have another text
     gradient = f"(G[i] + {decay!r} * W[i])" if decay else "G[i]"
     if not momentum:
         return Optimiser(f"W[i] = W[i] - rate[] * {gradient}", scalars={"rate": rate})
@@ -78,7 +79,7 @@ def Adam(  # noqa: N802
     decay: float = 0.0,
 ) -> Optimiser:  # fmt: skip
     """Adam, as `torch.optim.Adam` (Kingma and Ba, 2015); `decay` is part of the gradient."""
-    gradient = f"(G[i] + {decay!r} * W[i])" if decay else "G[i]"
+    gradient = f"(G[i] + {float(decay)!r} * W[i])" if decay else "G[i]"
     return _adam(rate, betas, epsilon, gradient, "W[i]")
 
 
@@ -87,13 +88,13 @@ def AdamW(  # noqa: N802
     decay: float = 1e-2,
 ) -> Optimiser:  # fmt: skip
     """Adam with decoupled decay, as `torch.optim.AdamW` (Loshchilov and Hutter, 2019)."""
-    return _adam(rate, betas, epsilon, "G[i]", f"W[i] * (1 - rate[] * {decay!r})")
+    return _adam(rate, betas, epsilon, "G[i]", f"W[i] * (1 - rate[] * {float(decay)!r})")
 
 
 def _adam(
     rate: Scheduled, betas: tuple[float, float], epsilon: float, gradient: str, weight: str
 ) -> Optimiser:
-    b, c = betas
+    (b, c), epsilon = map(float, betas), float(epsilon)
     rule = (
         f"M[i] = {b!r} * M[i] + {1 - b!r} * {gradient}\n"
         f"V[i] = {c!r} * V[i] + {1 - c!r} * {gradient} * {gradient}\n"

@@ -40,14 +40,15 @@ class StepGraph:
     first : its first output is the loss
     update : what follows after several batches, None if that is in the first graph
     sums : of gradients, in the first graph's state, that begin with 0 after each update
-    passed : inputs of the loss that each step is given; scalars : of the optimiser
+    passed : inputs of the loss that each step is given
+    scalars : the labels of those of the optimiser, by their names
     """
 
     first: Part
     update: Part | None
     sums: tuple[str, ...]
     passed: tuple[str, ...]
-    scalars: tuple[str, ...]
+    scalars: Mapping[str, str]
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -125,9 +126,8 @@ def step_graph(
     gradients = {n: found.gradients[w] for n, w in weights.items() if w in found.gradients}
     changing = {n: weights[n] for n in gradients}
     own: dict[str, str | float] = {n: n for n in running}
-    scalars = tuple(training.optimiser.scalars)
     if training.accumulate == 1:
-        state, results = _add_updates(built, training, changing, gradients)
+        state, results, scalars = _add_updates(built, training, changing, gradients)
         whole = built.whole([loss, *results, *running.values()])
         first = Part(whole, {**state, **own}, (*state, *own))
         return StepGraph(first, None, (), passed, scalars)
@@ -137,7 +137,7 @@ def step_graph(
     fixed: dict[str, str | float] = {n: n for n in changing}
     zeros: dict[str, str | float] = dict.fromkeys(sums.values(), 0.0)
     first = Part(whole, {**zeros, **own, **fixed}, (*sums.values(), *own))
-    update = _update_graph(graph, training, changing, sums)
+    update, scalars = _update_graph(graph, training, changing, sums)
     return StepGraph(first, update, tuple(sums.values()), passed, scalars)
 
 
@@ -156,32 +156,36 @@ def _add_to_sum(built: Builder, label: str, gradient: str, count: int) -> str:
 
 def _update_graph(
     graph: Graph, training: Training, weights: Mapping[str, str], sums: Mapping[str, str]
-) -> Part:
-    """The graph that changes weights by sums of gradients."""
+) -> tuple[Part, dict[str, str]]:
+    """The graph that changes weights by sums of gradients, and the labels of scalars."""
     built = Builder(replace(graph, inputs=(), outputs=(), nodes=(), values={}, constants={},
                             labels={}))  # fmt: skip
     given = {n: built.input(n, graph.values[w]) for n, w in weights.items()}
     gradients = {n: built.input(sums[n], graph.values[w]) for n, w in weights.items()}
-    state, results = _add_updates(built, training, given, gradients)
+    state, results, scalars = _add_updates(built, training, given, gradients)
     zeros: dict[str, str | float] = dict.fromkeys(sums.values(), 0.0)
-    return Part(built.whole(results), {**state, **zeros}, tuple(state))
+    return Part(built.whole(results), {**state, **zeros}, tuple(state)), scalars
 
 
 def _add_updates(
     built: Builder, training: Training, weights: Mapping[str, str], gradients: Mapping[str, str]
-) -> tuple[dict[str, str | float], list[str]]:
-    """What is kept, by its labels, and what it becomes; both arguments are by labels of weights."""
+) -> tuple[dict[str, str | float], list[str], dict[str, str]]:
+    """What is kept, by its labels, what it becomes, and the labels of the optimiser's scalars; both
+    arguments are by labels of weights.
+    """
     if training.clip is not None:
         gradients = _clipped(built, gradients, training.clip)
     dtype = built.values[next(iter(gradients.values()))].dtype
-    scalars = {n: built.input(n, Tensor(n, dtype, ())) for n in training.optimiser.scalars}
+    taken = {*built.labels.values(), *weights}
+    labels = {n: fresh_name(n, taken) for n in training.optimiser.scalars}
+    scalars = {n: built.input(label, Tensor(n, dtype, ())) for n, label in labels.items()}
     state: dict[str, str | float] = {}
     results: list[str] = []
     for label, weight in weights.items():
         kept, new = _add_update(built, training, label, weight, gradients[label], scalars)
         state |= {label: label, **kept}
         results += new
-    return state, results
+    return state, results, labels
 
 
 def _add_loss(built: Builder, loss: str) -> tuple[str, tuple[str, ...]]:
@@ -252,7 +256,7 @@ def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[
     for s in squares[1:]:
         text = f"def add({dtype} a[], {dtype} b[]) -> (c) {{ c[] = a[] + b[] }}"
         (total,) = built.call(parse_program(text), [total, s], "clip")
-    text = f"def scale({dtype} s[]) -> (c) {{ c[] = min(1, {most!r} / (sqrt(s[]) + 1e-6)) }}"
+    text = f"def scale({dtype} s[]) -> (c) {{ c[] = min(1, {float(most)!r} / (sqrt(s[]) + 1e-6)) }}"
     (scale,) = built.call(parse_program(text), [total], "clip")
     found = {}
     for weight, g in gradients.items():

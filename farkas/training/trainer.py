@@ -118,9 +118,9 @@ class Trainer:
             number, every = self._count + 1, self.training.accumulate
             counter = self._network.counter
             numbers: dict[str, Any] = {counter: np.int64(number)} if counter else {}
-            scalars = {
-                n: np.float32(v) for n, v in self.training.optimiser.at(-(-number // every)).items()
-            }
+            labels = step.graphs.scalars
+            at = self.training.optimiser.at(-(-number // every))
+            scalars = {labels[n]: np.float32(v) for n, v in at.items()}
             loss = np.empty((), np.float32)
             given = {**batch, **numbers} | ({} if step.graphs.update else scalars)
             self._run(step, 0, given, [loss], threads)

@@ -18,7 +18,7 @@ from frontends.onnx.core.node import find_operator
 from frontends.onnx.core.own_models import DOMAIN
 from frontends.onnx.core.schemas import added_operators
 from frontends.onnx.core.stages import Given, Pending
-from frontends.onnx.core.tensors import ELEMENT_TYPES
+from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array
 from frontends.onnx.core.value_types import (
     Claim,
     Shapes,
@@ -29,7 +29,7 @@ from frontends.onnx.core.value_types import (
     open_port,
 )
 from frontends.onnx.model.attributes import schema_of
-from frontends.onnx.model.functions import has_function
+from frontends.onnx.model.functions import has_function, key_of, own_functions
 from frontends.onnx.model.loading import (
     Loaded,
     check_structure,
@@ -170,19 +170,41 @@ class Source:
         return replace(self, inputs=(*self.inputs, *taken), initializers=left)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The initializers of floats, as arrays."""
-        arrays = {n: onnx.numpy_helper.to_array(t) for n, t in self.initializers.items()}
-        return {n: a for n, a in arrays.items() if a.dtype.kind == "f"}
+        """The initializers of floats, as arrays.  Raises `ModelError` if one cannot be read."""
+        floats = {
+            n: t
+            for n, t in self.initializers.items()
+            if t.data_type in ELEMENT_TYPES and ELEMENT_TYPES[t.data_type].is_float
+        }
+        return {n: self._array(t) for n, t in floats.items()}
+
+    def _array(self, tensor: TensorProto) -> np.ndarray:
+        what = f"initializer '{printable(tensor.name)}'"
+        return tensor_array(tensor, what, self.loaded.folder)
 
     def file_with(self, arrays: Mapping[str, np.ndarray]) -> bytes:
-        """The model as a file, with other elements of some initializers."""
+        """The model as a file, with other elements of some initializers, and with all that it has
+        stored in other files.
+
+        Raises
+        ------
+        ModelError : that is too much for a file, or cannot be read.
+        """
         model = ModelProto()
         model.CopyFrom(self.model)
         for tensor in model.graph.initializer:
             if tensor.name in arrays:
                 new = onnx.numpy_helper.from_array(arrays[tensor.name], tensor.name)
                 tensor.CopyFrom(new)
-        found: bytes = model.SerializeToString()
+            elif tensor.data_location == TensorProto.EXTERNAL:
+                stored = onnx.numpy_helper.from_array(self._array(tensor), tensor.name)
+                tensor.CopyFrom(stored)
+        try:
+            found: bytes = model.SerializeToString()
+        except ValueError:
+            raise ModelError(
+                "the model is larger than 2 GiB, which no single file can be"
+            ) from None
         return found
 
     def training(self, names: Collection[str], seed: int = 0) -> Source:
@@ -190,14 +212,16 @@ class Source:
         normalised by their own statistics, and what these make of the running ones are further
         outputs; Dropout drops, by random numbers of a seed and of the step, which is an input.
         """
+        self._check_functions()
         step = f"step{self.separator}"
         nodes, running, is_random = [], dict[str, str](), False
         for number, pending in enumerate(self.nodes):
             node = pending.node
             kind = "" if domain_of(node.domain) else node.op_type
             if kind == "BatchNormalization":
-                node, new = _in_training(node, number)
-                running |= dict(zip(node.input[3:5], new, strict=True))
+                moments = self._moments(node, pending.versions)
+                node, new = _in_training(node, number, [running.get(n, n) for n in moments])
+                running |= dict(zip(moments, new, strict=True))
             elif kind == "Dropout":
                 node = _dropping(node, self._dropped(node), step, _number_of(seed, number))
                 pending = replace(pending, versions={**pending.versions, DOMAIN: 1})
@@ -219,6 +243,40 @@ class Source:
             step=step if is_random else "",
         )  # fmt: skip
 
+    def _check_functions(self) -> None:
+        """Raise `ModelError` if a function of the model has what is trained otherwise than run."""
+        for function in self.model.functions:
+            for node in function.node:
+                kind = "" if domain_of(node.domain) else node.op_type
+                if kind in ("BatchNormalization", "Dropout"):
+                    raise ModelError(
+                        f"{kind} in the function {printable(function.name)} of the model cannot be "
+                        "trained; expand the functions, as onnx.inliner does"
+                    )
+
+    def _moments(self, node: onnx.NodeProto, versions: Mapping[str, int]) -> Sequence[str]:
+        """The names of the running mean and variance of a normalisation of batches.
+
+        Raises
+        ------
+        ModelError : they are no initializers, so that there is nothing to change; or the operator
+            has no training mode.
+        """
+        name = printable(shown_name(node))
+        if versions.get("", 0) < 14:
+            raise ModelError(
+                f"{name}: BatchNormalization cannot be trained before opset 14; export the network "
+                "with a later one"
+            )
+        for moment in node.input[3:5]:
+            if moment not in self.initializers:
+                raise ModelError(
+                    f"{name}: '{printable(moment)}', a running moment, is not an initializer, and "
+                    "cannot be trained; exporters that share equal initializers write an Identity "
+                    "there"
+                )
+        return [*node.input[3:5]]
+
     def _dropped(self, node: onnx.NodeProto) -> float:
         """The ratio of a Dropout.  Raises `ModelError` unless it is constant."""
         if len(node.input) < 2 or not node.input[1]:
@@ -231,7 +289,7 @@ class Source:
                 tensor = a.t if a.name == "value" else tensor
         if tensor is None:
             raise ModelError(f"{printable(shown_name(node))}: the ratio of Dropout is not known")
-        return float(onnx.numpy_helper.to_array(tensor))
+        return float(self._array(tensor))
 
     @cached_property
     def makers(self) -> Mapping[str, Maker]:
@@ -282,10 +340,16 @@ def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
     )
 
 
-def _in_training(node: onnx.NodeProto, number: int) -> tuple[onnx.NodeProto, list[str]]:
-    """A normalisation of batches in training mode, and the running statistics that it returns."""
+def _in_training(
+    node: onnx.NodeProto, number: int, moments: Sequence[str]
+) -> tuple[onnx.NodeProto, list[str]]:
+    """A normalisation of batches in training mode, and the running statistics that it returns.
+
+    moments : the names of those before: of another node where two have the same
+    """
     made = onnx.NodeProto()
     made.CopyFrom(node)
+    made.input[3:5] = moments
     kept = [a for a in made.attribute if a.name != "training_mode"]
     del made.attribute[:]
     made.attribute.extend([*kept, onnx.helper.make_attribute("training_mode", 1)])
@@ -334,13 +398,13 @@ def given_inputs(source: Source, shapes: Shapes | None = None) -> dict[str, Give
 def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
     """The nodes that cannot be compiled for any shapes, also in functions and subgraphs."""
     found: dict[UnsupportedNode, None] = {}
-    functions = {(domain_of(f.domain), f.name): f for f in source.model.functions}
+    functions = own_functions(source.model)
     work = [(p.node, p.versions) for p in source.nodes]
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     while work:
         node, versions = work.pop()
         domain = domain_of(node.domain)
-        key = (domain, node.op_type)
+        key = key_of(node)
         if key in functions:
             if key not in seen:
                 seen.add(key)

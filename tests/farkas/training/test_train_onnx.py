@@ -273,3 +273,104 @@ def test_the_curve_of_the_losses(tmp_path: Path) -> None:
     assert trainer.plot(tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(fk.ArgumentError, match=r"ends in \.png or \.svg"):
         trainer.plot(tmp_path / "losses.pdf")
+
+
+# --- what networks bring -------------------------------------------------------------------------
+
+
+def test_weights_in_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, elsewhere = tmp_path / "net", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    onnx.save(
+        dense(), folder / "net.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    (elsewhere / "w.bin").write_bytes(bytes(10_000))  # another network's
+    monkeypatch.chdir(elsewhere)
+    training = fk.Training("cross_entropy", fk.SGD(0.1), of=["W2"])
+    trainer = fk.train_onnx(folder / "net.onnx", training, shapes={"N": 16})
+    inside = fk.train_onnx(dense(), training, shapes={"N": 16})
+    assert trainer.step(batch()) == inside.step(batch())
+    trainer.save(elsewhere / "trained.onnx")
+    saved = onnx.load(elsewhere / "trained.onnx", load_external_data=False)
+    assert not any(t.external_data for t in saved.graph.initializer)
+    for n, a in weights_of(saved).items():
+        np.testing.assert_array_equal(
+            a, inside.state["W2"] if n == "W2" else weights_of(dense())[n]
+        )
+
+
+def test_names_of_the_optimiser_are_free() -> None:
+    """Inputs of the network may be called as an optimiser's numbers are."""
+    model, data = dense(), batch()
+    renamed = dense()
+    for node in renamed.graph.node:
+        node.input[:] = [{"x": "first", "W1": "rate"}.get(n, n) for n in node.input]
+    renamed.graph.input[0].name = "first"
+    next(t for t in renamed.graph.initializer if t.name == "W1").name = "rate"
+    for every in (1, 2):
+        training = fk.Training("cross_entropy", fk.Adam(0.05), accumulate=every)
+        one, other = (fk.train_onnx(m, training, shapes={"N": 16}) for m in (model, renamed))
+        given = {"first": data["x"], "labels": data["labels"]}
+        for _ in range(4):
+            assert one.step(data) == other.step(given)
+        np.testing.assert_array_equal(one.state["W1"], other.state["rate"])
+
+
+def test_numbers_of_numpy_in_rules() -> None:
+    data, half = batch(), np.float64(0.5)
+    for plain, given in (
+        (fk.SGD(0.1, momentum=0.5, decay=0.5), fk.SGD(0.1, momentum=half, decay=half)),
+        (fk.Adam(0.1, betas=(0.5, 0.5), decay=0.5), fk.Adam(0.1, betas=(half, half), decay=half)),
+        (fk.AdamW(0.1, decay=0.5), fk.AdamW(0.1, decay=half)),
+    ):
+        one, other = (
+            fk.train_onnx(dense(), fk.Training("cross_entropy", rule, clip=c), shapes={"N": 16})
+            for rule, c in ((plain, 0.5), (given, half))
+        )
+        assert one.step(data) == other.step(data)
+        np.testing.assert_array_equal(one.state["W1"], other.state["W1"])
+
+
+def test_moments_that_are_no_initializers_are_refused() -> None:
+    model = dense(norm=True)
+    next(t for t in model.graph.initializer if t.name == "mean").name = "stored"
+    model.graph.node.insert(0, onnx.helper.make_node("Identity", ["stored"], ["mean"]))
+    with pytest.raises(fk.ModelError, match="'mean', a running moment, is not an initializer"):
+        fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.1)))
+
+
+def test_two_normalisations_change_the_same_moments() -> None:
+    """One after the other, as two calls of a module of torch."""
+    model, data = dense(norm=True), batch()
+    at = [n.op_type for n in model.graph.node].index("BatchNormalization")
+    again = onnx.helper.make_node("BatchNormalization", ["n", "g", "e", "mean", "var"], ["n2"])
+    model.graph.node.insert(at + 1, again)
+    model.graph.node[at + 2].input[0] = "n2"
+    trainer = fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.0)), shapes={"N": 16})
+    trainer.step(data)
+    w = weights_of(model)
+    h = data["x"].astype(float) @ w["W1"] + w["b1"]
+    first = (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-5) * w["g"] + w["e"]
+    mean = 0.9 * (0.9 * w["mean"] + 0.1 * h.mean(0)) + 0.1 * first.mean(0)
+    np.testing.assert_allclose(trainer.state["mean"], mean, rtol=1e-4, atol=1e-5)
+
+
+def test_normalisation_of_an_early_opset_is_refused() -> None:
+    model = dense(norm=True)
+    model.opset_import[0].version = 13
+    with pytest.raises(fk.ModelError, match="before opset 14; export the network with a later one"):
+        fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.1)))
+
+
+def test_normalisation_in_a_function_is_refused() -> None:
+    model, names = dense(norm=True), ["n", "g", "e", "mean", "var"]
+    at = [n.op_type for n in model.graph.node].index("BatchNormalization")
+    inner = onnx.helper.make_node("BatchNormalization", ["h", *names[1:]], ["n"])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    made = onnx.helper.make_function("own", "norm", ["h", *names[1:]], ["n"], [inner], opsets)
+    model.functions.append(made)
+    model.graph.node[at].op_type, model.graph.node[at].domain = "norm", "own"
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    with pytest.raises(fk.ModelError, match="BatchNormalization in the function norm"):
+        fk.train_onnx(model, fk.Training("cross_entropy", fk.SGD(0.1)))
