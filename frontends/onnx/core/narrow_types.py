@@ -7,12 +7,14 @@ values, and operators that convert them read that.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from frontends.onnx.core.limits import checked_shape
+from frontends.onnx.core.node import Value
 from frontends.onnx.core.tensors import external_bytes
 from poly.errors import ModelError
 from poly.ir.dtypes import FLOAT16, INT8, UINT8, DType
@@ -33,6 +35,11 @@ NARROW_TYPES: dict[int, DType] = {
     for d in CARRIERS
     if d.name.upper() in {*TensorProto.DataType.keys()}
 }
+
+
+def carried(value: Value) -> Value:
+    """A value in the type that holds its elements."""
+    return replace(value, dtype=CARRIERS.get(value.dtype, value.dtype))
 
 
 def narrow_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndarray:

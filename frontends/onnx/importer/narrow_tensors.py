@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from frontends.onnx.core.narrow_types import CARRIERS
-from frontends.onnx.core.node import Known, Node, Operator, Result, Unsupported, Value
+from frontends.onnx.core.narrow_types import CARRIERS, carried
+from frontends.onnx.core.node import Known, Node, Operator, Result, Unsupported
 
 #: Operators that convert such tensors, and those that change nothing but the shape.
 _CONVERT = frozenset({"DequantizeLinear", "Cast", "CastLike"})
 _PASSED_ON = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+#: Operators of com.microsoft that read such tensors themselves, as they read packed ones.
+_READ = frozenset({"GatherBlockQuantized"})
 
 
 def is_narrow(node: Node) -> bool:
@@ -30,6 +32,8 @@ def on_narrow(node: Node, function: Operator) -> Sequence[Result]:
     first = node.required(0)
     if not node.domain and node.operator in _PASSED_ON:
         return function(node)
+    if node.domain == "com.microsoft" and node.operator in _READ:
+        return function(node)
     if not node.domain and node.operator == "Transpose" and first.array is not None:
         axes = node.ints("perm") or tuple(reversed(range(first.rank)))
         return [Known(np.transpose(first.array, axes), first.dtype)]
@@ -37,10 +41,4 @@ def on_narrow(node: Node, function: Operator) -> Sequence[Result]:
     if not known or first.dtype not in CARRIERS:
         narrow = next(v.dtype for v in node.inputs if v is not None and v.dtype in CARRIERS)
         raise Unsupported(f"the operator cannot process tensors of {narrow} yet")
-    return function(replace(node, inputs=tuple(map(_widened, node.inputs))))
-
-
-def _widened(value: Value | None) -> Value | None:
-    if value is None or value.dtype not in CARRIERS:
-        return value
-    return replace(value, dtype=CARRIERS[value.dtype])
+    return function(replace(node, inputs=tuple(v and carried(v) for v in node.inputs)))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, at, declare, function, line, names
+from frontends.onnx.core.narrow_types import CARRIERS, carried
 from frontends.onnx.core.node import Compute, Node, Result, Unsupported, Value
 from frontends.onnx.ops.broadcasting import result_shape
 from frontends.onnx.ops.contrib_schemas import contrib
@@ -306,34 +307,44 @@ def matmul_bnb4(node: Node) -> Sequence[Result]:
     bits="int", block_size="int", gather_axis="int", quantize_axis="int",
 )  # fmt: skip
 def gather_block_quantized(node: Node) -> Sequence[Result]:
-    """Rows of weights that share bytes along the last axis; indices out of range give zeros."""
+    """Parts of weights; those of uint8 share bytes along the last axis.  Indices out of range give
+    zeros.
+    """
     data, which, scales = node.required(0), node.required(1), node.required(2)
     (bits, parts), size = _packing(node), _power(node)
-    if data.rank < 2 or node.axis(node.integer("gather_axis", 0), data.rank) != 0:
-        raise node.fail("elements of uint8 are gathered along the first of several axes")
+    if data.rank < 1:
+        raise node.fail("a scalar has no elements to gather")
+    first = node.axis(node.integer("gather_axis", 0), data.rank)
     axis = node.axis(node.integer("quantize_axis", 1), data.rank)
-    if axis != data.rank - 1:
+    middle = float(1 << (bits - 1))
+    if data.dtype in CARRIERS:
+        if data.dtype.is_float:
+            raise Unsupported(f"GatherBlockQuantized of {data.dtype}")
+        data, parts, middle = carried(data), 1, 0.0
+    elif data.rank < 2 or first != 0:
+        raise node.fail("elements of uint8 are gathered along the first of several axes")
+    elif axis != data.rank - 1:
         raise node.fail("elements of uint8 have blocks along the last axis")
     shape = (*data.shape[:-1], data.shape[-1] * parts)
-    blocks = (*shape[:-1], -(-shape[-1] // size))
+    blocks = (*shape[:axis], -(-shape[axis] // size), *shape[axis + 1 :])
     if scales.shape != blocks:
         raise node.fail(f"scales of shape {list(scales.shape)}, not {list(blocks)}")
     zero = node.optional(3)
     packed = (*blocks[:-1], -(-blocks[-1] // parts))
     if zero is not None and zero.shape != packed:
         raise node.fail(f"zero points of shape {list(zero.shape)}, not {list(packed)}")
-    out = result_shape(node, (*which.shape, *shape[1:]), scales)
+    out = result_shape(node, (*shape[:first], *which.shape, *shape[first + 1 :]), scales)
     indices = names(len(out))
-    index, rest = at("I", indices[: which.rank]), indices[which.rank :]
-    rows = data.shape[0]
-    row = f"select({index} < 0, {index} + {rows}, {index})"
-    inside = [f"min(max({row}, 0), {max(rows - 1, 0)})", *rest]
-    block = [*inside[:-1], f"{inside[-1]} // {size}"]
+    last = first + which.rank
+    index, extent = at("I", indices[first:last]), shape[first]
+    place = f"select({index} < 0, {index} + {extent}, {index})"
+    inside = [*indices[:first], f"min(max({place}, 0), {max(extent - 1, 0)})", *indices[last:]]
+    block = [f"({i}) // {size}" if a == axis else i for a, i in enumerate(inside)]
     value = _element("D", inside, bits, parts)
-    low = f"{float(1 << (bits - 1))!r}" if zero is None else _element("Z", block, bits, parts)
+    low = f"{middle!r}" if zero is None else _element("Z", block, bits, parts)
     text = f"({value} - {low}) * float32({at('S', block)})"
-    text = f"select({index} >= {-rows} and {index} < {rows}, {text}, 0.0)"
-    operands = {"D": data, "I": which, "S": scales} | ({} if zero is None else {"Z": zero})
+    text = f"select({index} >= {-extent} and {index} < {extent}, {text}, 0.0)"
+    operands = {"D": data, "I": which, "S": scales} | ({} if zero is None else {"Z": carried(zero)})
     return [indexed("gather_blocks", operands, scales.dtype, out, f"{scales.dtype}({text})")]
 
 

@@ -184,13 +184,36 @@ def test_rows_that_do_not_fit(given: dict, told: str) -> None:
     assert refused(model) == f"GatherBlockQuantized 'node' (opset 1): {told}"
 
 
-def test_elements_of_4_bits() -> None:
+NARROW = {"int4": (onnx.TensorProto.INT4, -8), "uint4": (onnx.TensorProto.UINT4, 0)}
+
+
+def narrow(name: str, kind: str, shape: tuple[int, ...]) -> onnx.TensorProto:
+    """A tensor of integers of 4 bits."""
+    number, low = NARROW[kind]
+    values = np.random.default_rng(5).integers(low, low + 16, shape)
+    return onnx.helper.make_tensor(name, number, shape, values.reshape(-1).tolist())
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("first", "axis"), [(0, 1), (0, 2), (1, 2), (2, 1), (-1, 0), (1, 0)])
+def test_elements_of_4_bits(kind: str, zeros: bool, first: int, axis: int) -> None:
+    shape = (5, 33, 7) if axis == 1 else (5, 6, 40) if axis == 2 else (40, 5, 6)
+    blocks = tuple(-(-e // 16) if a == axis else e for a, e in enumerate(shape))
+    which = np.array([[0, 4], [2, -1]])
+    model, _ = gathered(which, zeros=zeros, gather_axis=first, quantize_axis=axis)
+    stored = {t.name: t for t in model.graph.initializer}
+    stored["d"].CopyFrom(narrow("d", kind, shape))
+    stored["s"].CopyFrom(onnx.numpy_helper.from_array(floats(*blocks, low=0.1, high=0.5), "s"))
+    if zeros:
+        stored["z"].CopyFrom(narrow("z", kind, blocks))
+    agree(model, {"i": which})
+
+
+def test_scalars_have_no_rows() -> None:
     model, _ = gathered(WHICH["one"])
-    stored = model.graph.initializer[0]
-    count = int(np.prod(stored.dims))
-    made = onnx.helper.make_tensor(stored.name, onnx.TensorProto.UINT4, stored.dims, [3] * count)
-    stored.CopyFrom(made)
-    assert "uint4" in refused(model)
+    model.graph.initializer[0].CopyFrom(narrow("d", "int4", ()))
+    assert "a scalar has no elements to gather" in refused(model)
 
 
 # --- codes of 4 bits ---------------------------------------------------------------------------
