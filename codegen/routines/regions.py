@@ -60,6 +60,7 @@ declare(
     "    int64_t rows, int64_t columns, double scale",
     """\
   for (int64_t n = 0; n < regions; n++) {
+    if (!(fabs((double)x1[5 * n]) < 1e9)) return 1;
     int64_t image = (int64_t)x1[5 * n], corners[4];
     if (image < 0) image += images;
     if (image < 0 || image >= images) return 1;

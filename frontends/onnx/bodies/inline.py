@@ -113,10 +113,14 @@ def _rename_graph(
     prefix: str,
     attributes: Mapping[str, AttributeProto] | None,
 ) -> None:
-    """Rename what a nested subgraph captures; names that it defines hide outer ones."""
-    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    own |= {n for inner in graph.node for n in inner.output}
-    visible = {k: v for k, v in names.items() if k not in own}
+    """Rename what a nested subgraph captures, and what it defines: that hides outer names, but
+    might hide what these have become, too.
+    """
+    defined = [*graph.input, *graph.initializer, *(s.values for s in graph.sparse_initializer)]
+    own = {v.name for v in defined} | {n for inner in graph.node for n in inner.output}
+    visible = {**names, **{name: f"{prefix}{name}" for name in own if name}}
+    for value in (*defined, *graph.value_info):
+        value.name = visible.get(value.name, value.name)
     nodes = [renamed(inner, visible, prefix, attributes) for inner in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)

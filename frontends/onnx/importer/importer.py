@@ -51,7 +51,7 @@ from frontends.onnx.importer.narrow_tensors import is_narrow, on_narrow
 from frontends.onnx.importer.routines import routine
 from frontends.onnx.importer.string_tensors import on_strings
 from frontends.onnx.model.attributes import check_operands, decode_attributes, schema_of
-from frontends.onnx.model.functions import function_of, has_function
+from frontends.onnx.model.functions import function_of, has_function, key_of, own_functions
 from frontends.onnx.model.loading import (
     describe,
     domain_of,
@@ -156,7 +156,7 @@ class Importer(Environment):
         super().__init__(source, given, is_first=pending is None)
         self.routines = routines
         self.work = deque(source.nodes if pending is None else pending)
-        self.functions = {(domain_of(f.domain), f.name): f for f in self.model.functions}
+        self.functions = own_functions(self.model)
         self.opaque: list[OpaqueCall] = []
         self.rest: list[Pending] = []
         self.demands: dict[str, None] = {}
@@ -288,7 +288,7 @@ class Importer(Environment):
 
     def _import_known(self, pending: Pending, unverified: bool) -> None:
         proto, domain = pending.node, domain_of(pending.node.domain)
-        own = self.functions.get((domain, proto.op_type))
+        own = self.functions.get(key_of(proto))
         if own is not None:
             versions = opsets_of(own)
             if not unverified:

@@ -42,8 +42,9 @@ def _listed(node: Node, what: str) -> np.ndarray | None:
 def _default(node: Node, kind: np.dtype) -> Any:
     """The value for unknown keys."""
     tensor = node.attributes.get("default_tensor")
-    if isinstance(tensor, np.ndarray) and tensor.size == 1 and kind.kind != "O":
-        return tensor.reshape(-1)[0].astype(kind)
+    if isinstance(tensor, np.ndarray) and tensor.size == 1:
+        element = tensor.reshape(-1)[0]
+        return element if kind.kind == "O" else element.astype(kind)
     if kind.kind == "O":
         return node.word("default_string", "_Unused")
     if kind.kind == "f":

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx import FunctionProto, TypeProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, helper
 
 from frontends.onnx.core.node import Node, Value
 from frontends.onnx.core.symbolic_dims import Dim
+from frontends.onnx.model.loading import domain_of
+
+
+def own_functions(model: ModelProto) -> dict[tuple[str, str, str], FunctionProto]:
+    """The functions of a model, by domain, name and overload."""
+    return {(domain_of(f.domain), f.name, f.overload): f for f in model.functions}
+
+
+def key_of(node: NodeProto) -> tuple[str, str, str]:
+    """What calls a function of a model."""
+    return domain_of(node.domain), node.op_type, node.overload
 
 
 def has_function(schema: Any) -> bool:

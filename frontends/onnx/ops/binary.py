@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -214,7 +215,14 @@ def arange(node: Node) -> Sequence[Result]:
         raise node.fail(f"a range from {first} to {last} by {step} is not finite")
     if dtype.is_float and dtype.bits == 16:
         raise Unsupported(f"Range of {dtype}")
-    count = max(0, -((first - last) // step))
+    if dtype.is_float and not isinstance(last, Dim):
+        # As ONNX Runtime: both the difference and the quotient are rounded to float64.
+        steps = (last - first) / step
+        if math.isinf(steps):
+            raise node.fail(f"a range from {first} to {last} by {step} has too many elements")
+        count = max(0, math.ceil(steps))
+    else:
+        count = max(0, -((first - last) // step))
     if hint_of(count) >= 1 << 40:
         raise node.fail(f"a range of {count} elements")
     count = count if isinstance(count, Dim) else int(count)

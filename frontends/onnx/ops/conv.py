@@ -191,9 +191,8 @@ def _transposed_sizes(
         if wanted or auto in ("SAME_UPPER", "SAME_LOWER"):
             out = wanted[a - rank] if wanted else sizes[a] * strides[a]
             total = max(0, full - out)
+            # Pads that are given beside an output_shape are ignored.
             begin = total - total // 2 if auto != "SAME_UPPER" else total // 2
-            if wanted and node.ints("pads") and auto == "NOTSET":
-                begin = pads[a]
         else:
             begin, end = (pads[a], pads[a + rank]) if auto == "NOTSET" else (0, 0)
             out = full - begin - end

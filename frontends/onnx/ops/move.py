@@ -255,28 +255,28 @@ def slice_(node: Node) -> Sequence[Result]:
     return [indexed("slice", {"X": x}, x.dtype, shape, at("X", source))]
 
 
+#: What exporters write for "to the end".
+_LARGEST = ((1 << 31) - 1, (1 << 63) - 1)
+
+
 def _sliced(start: Extent, end: Extent, step: int, size: Extent) -> tuple[Extent, Extent]:
-    """The first element and their number, by Python's rules."""
-    if not any(isinstance(e, Dim) for e in (start, end, step, size)):
-        last = end if not _below(end, step) else None
-        span = range(*slice(start, last, step).indices(size))
-        return span.start, len(span)
+    """The first element and their number, by ONNX's rules: Python's, but that a slice that runs
+    backwards begins with an element, and ends before the first one where it is to end at the
+    largest number.
+    """
     low, high = (0, size) if step > 0 else (-1, size - 1)
-    far = (1 << 31) - 1  # what exporters write for "to the end"; no size is that large
-    first, last = (
-        size if step > 0 and not isinstance(bound, Dim) and bound >= far
-        else min(max(bound + size if bound < 0 else bound, low), high)
-        for bound in (start, end)
-    )  # fmt: skip
-    if not isinstance(end, Dim) and _below(end, step):
+    first, last = _placed(start, 0, high, size), _placed(end, low, high, size)
+    if step < 0 and not isinstance(end, Dim) and end in _LARGEST:
         last = -1
     span = last - first if step > 0 else first - last
     return first, max(-(-span // abs(step)), 0)
 
 
-def _below(end: int, step: int) -> bool:
-    """Whether a slice that runs backwards includes the first element for any size."""
-    return step < 0 and end < -(1 << 31)
+def _placed(bound: Extent, low: Extent, high: Extent, size: Extent) -> Extent:
+    """A bound of a slice as the place of an element; no open size is as large as far ones."""
+    if isinstance(size, Dim) and not isinstance(bound, Dim) and abs(bound) >= _LARGEST[0]:
+        return high if bound > 0 else low
+    return min(max(bound + size if bound < 0 else bound, low), high)
 
 
 @operator("Gather")

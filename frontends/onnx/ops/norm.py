@@ -17,7 +17,7 @@ from frontends.onnx.core.comprehension_text import (
 )
 from frontends.onnx.core.node import Compute, Node, Result, Unsupported, Value, operator
 from frontends.onnx.ops.broadcasting import broadcast, operand
-from frontends.onnx.ops.reduce import Reduction
+from frontends.onnx.ops.reduce import Reduction, first_at
 from poly.ir.dtypes import INT64
 
 
@@ -152,7 +152,7 @@ def hardmax(node: Node) -> Sequence[Result]:
         line(f"{r.inner('M')} max=! {r.source}", r.ranges),
         declare("I", INT64, r.inner_shape),
         line(
-            f"{r.inner('I')} min=! select({r.source} == {r.inner('M')}, {flat}, {r.count})",
+            f"{r.inner('I')} min=! {first_at(r.source, r.inner('M'), flat, str(r.count), x.dtype)}",
             r.ranges,
         ),
         line(f"{at('Y', r.indices)} = select({r.inner('I')} == {flat}, 1.0, 0.0)", r.ranges),

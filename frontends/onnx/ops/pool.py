@@ -17,6 +17,7 @@ from frontends.onnx.core.comprehension_text import (
 )
 from frontends.onnx.core.limits import checked_shape
 from frontends.onnx.core.node import Compute, Node, Result, Value, operator
+from frontends.onnx.ops.reduce import first_at
 from frontends.onnx.ops.windows import Window, axis_names, spatial, windows
 from poly.ir.dtypes import INT64
 
@@ -70,7 +71,7 @@ def max_pool(node: Node) -> Sequence[Result]:
         outputs.append(declare("I", INT64, pool.shape))
         flat = _flat(list(zip(pool.inside, x.shape[2:], strict=True)))
         whole = f"(n*{x.shape[1]} + c)*{_spatial_count(x)}"
-        best = f"select({pool.source} == {pool.at('Y')}, {flat}, {x.size})"
+        best = first_at(pool.source, pool.at("Y"), flat, str(x.size), x.dtype)
         lines += [
             declare("J", INT64, pool.shape),
             line(f"{pool.at('J')} min=! {best}", pool.ranges, pool.guards),

@@ -140,6 +140,12 @@ for _name in _REDUCTIONS:
     _register(_name)
 
 
+def first_at(value: str, extreme: str, index: str, never: str, dtype: DType) -> str:
+    """The index of a value that is the extreme one, as is any NaN, which equals nothing."""
+    found = f"select({value} == {extreme}, {index}, {never})"
+    return f"select(isnan({value}), {index}, {found})" if dtype.is_float else found
+
+
 @operator("ArgMax", "ArgMin")
 def arg_reduction(node: Node) -> Sequence[Result]:
     """The least (or with select_last_index the greatest) index of the extreme element."""
@@ -157,7 +163,9 @@ def arg_reduction(node: Node) -> Sequence[Result]:
     lines = [
         declare("M", x.dtype, r.inner_shape),
         line(f"{r.inner('M')} {extreme} {r.source}", r.ranges),
-        line(f"{r.target()} {op} select({r.source} == {r.inner('M')}, {index}, {never})", r.ranges),
+        line(
+            f"{r.target()} {op} {first_at(r.source, r.inner('M'), index, never, x.dtype)}", r.ranges
+        ),
     ]
     program = function(
         node.operator.lower(), [r.declaration], [declare("Y", INT64, r.shape)], lines

@@ -51,8 +51,12 @@ def _nearest(
     scales: Sequence[Scale],
     coordinates: str,
     rounding: str,
+    simple: bool = False,
 ) -> Result:
-    """Y[p,q] = X[I0[p],I1[q]], with quasi-affine indices instead of tables where possible."""
+    """Y[p,q] = X[I0[p],I1[q]], with quasi-affine indices instead of tables where possible.
+
+    simple : as until opset 10, when coordinates were rounded up along axes that shrink
+    """
     shape = result_shape(node, sizes, x)
     indices = names(x.rank)
     inputs: list[str] = [declare("X", x.dtype, x.shape)]
@@ -62,18 +66,19 @@ def _nearest(
         zip(x.shape, shape, scales, indices, strict=True)
     ):
         table = f"I{axis}"
+        own = "ceil" if simple and not isinstance(scale, Formula) and scale < 1 else rounding
         if is_open(extent, out):
-            source = whole_scale(scale, coordinates, rounding, i)
+            source = whole_scale(scale, coordinates, own, i)
             if source is None:
                 where = coordinate(coordinates, i, scale, extent, out, "float32")
-                nearest = ROUNDINGS[rounding][1].format(where)
+                nearest = ROUNDINGS[own][1].format(where)
                 lines += [
                     declare(table, INT64, (out,)),
                     line(f"{table}[{i}] = int64({nearest})", {i: out}),
                 ]
                 source = f"{table}[{i}]"
         else:
-            found = _nearest_indices(extent, out, scale, coordinates, rounding)
+            found = _nearest_indices(extent, out, scale, coordinates, own)
             source = _table(found, i, extent)
             if source is None:
                 inputs.append(declare(table, INT64, (out,)))
@@ -159,7 +164,7 @@ def resize(node: Node) -> Sequence[Result]:
         return [_interpolated(node, x, sizes, scales, coordinates, mode)]
     if coordinates == "tf_crop_and_resize":
         raise Unsupported("nearest-neighbour resampling of a cropped region")
-    return [_nearest(node, x, sizes, scales, coordinates, rounding)]
+    return [_nearest(node, x, sizes, scales, coordinates, rounding, simple=node.opset < 11)]
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
@@ -218,7 +223,7 @@ def _positions(
         across = position * step / (out - 1) if out > 1 else position + step / 2
         return np.asarray(start * (extent - 1) + across)
     if coordinates == "align_corners" and extent * scale > 1:
-        return position * ((extent - 1) / (extent * scale - 1))
+        return position * (extent - 1) / (extent * scale - 1)
     return np.asarray(COORDINATES[coordinates](position, scale, extent, out))
 
 

@@ -18,7 +18,7 @@ from frontends.onnx.core.symbolic_dims import Dim, Extent
 COORDINATES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "half_pixel": lambda p, s, n, m: (p + 0.5) / s - 0.5,
     "asymmetric": lambda p, s, n, m: p / s,
-    "align_corners": lambda p, s, n, m: p * ((n - 1) / (m - 1)) if m > 1 else p * 0.0,
+    "align_corners": lambda p, s, n, m: p * (n - 1) / (m - 1) if m > 1 else p * 0.0,
     "pytorch_half_pixel": lambda p, s, n, m: (p + 0.5) / s - 0.5 if m > 1 else p * 0.0,
     "half_pixel_symmetric": lambda p, s, n, m: n / 2 * (1 - m / (n * s)) + (p + 0.5) / s - 0.5,
     "tf_half_pixel_for_nn": lambda p, s, n, m: (p + 0.5) / s,
@@ -70,11 +70,14 @@ Scale = float | Formula
 
 
 def scaled(extent: Extent, scale: float) -> Extent:
-    """``floor(extent * scale)``; an open extent stays open if the scale is a simple fraction."""
+    """``floor(extent * scale)``, of a product in float32, as scales are.
+
+    An open extent stays open if the scale is a simple fraction.
+    """
     numerator, denominator = scale.as_integer_ratio()
     if isinstance(extent, Dim) and denominator <= 1 << 16:
         return extent * numerator // denominator
-    return int(extent * scale // 1)
+    return int(np.float32(int(extent)) * np.float32(scale))
 
 
 def ratio(size: Extent, extent: Extent) -> Scale:
@@ -95,7 +98,7 @@ def coordinate(mode: str, index: str, scale: Scale, extent: Extent, out: Extent,
     if mode == "align_corners" and not isinstance(scale, Formula) and out > 1:
         # By the size before it is rounded down.
         last = sizes[0] * scale - 1
-        return str(Formula(f"{dtype}({index})") * ((sizes[0] - 1) / last))
+        return str(Formula(f"{dtype}({index})") * (sizes[0] - 1) / last)
     return str(COORDINATES[mode](Formula(f"{dtype}({index})"), scale, *sizes))
 
 
