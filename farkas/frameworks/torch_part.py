@@ -122,14 +122,15 @@ class _Input:
     def __init__(self, name: str, order: Order) -> None:
         self.name, self._order = name, order
         self._last: Any = lambda: None
-        self._address = 0
-        self._kept: Any = None
+        #: The array of that tensor, and where it lies, in which form: a tensor may be resized.
+        self._kept: tuple[Any, Any] | None = None
 
     def array(self, tensor: Any) -> Any:
         """The memory of a tensor."""
-        again = self._last() is tensor
-        if again and self._kept is not None and tensor.data_ptr() == self._address:
-            return self._kept
+        again, kept = self._last() is tensor, self._kept
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if again and kept is not None and kept[1] == place:
+            return kept[0]
         # A view of what it is minus, or the conjugate of.
         order, copied = self._order, tensor.is_neg() or tensor.is_conj()
         plain = tensor.resolve_neg().resolve_conj() if copied else tensor
@@ -137,8 +138,7 @@ class _Input:
             plain = import_module("torch").view_as_real(plain.detach())
         found = memory_of_torch(self.name, plain if order is None else plain.permute(order))
         # What comes once, or is a copy, is let go.
-        keeps = again and not copied
-        self._kept, self._address = (found, tensor.data_ptr()) if keeps else (None, 0)
+        self._kept = (found, place) if again and not copied else None
         self._last = weakref.ref(tensor)
         return found
 

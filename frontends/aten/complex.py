@@ -14,7 +14,7 @@ import frontends.aten.scatter  # noqa: F401 - these fill the registry
 from frontends.aten.contract import matmul
 from frontends.aten.emitter import Emitter
 from frontends.aten.move import filled
-from frontends.aten.pointwise import computed
+from frontends.aten.pointwise import computed, promoted
 from frontends.aten.registry import LOWERINGS, Arguments, complex_lowering
 from frontends.aten.values import PARTS, Complex, Ref, indices
 from frontends.onnx.core.comprehension_text import at
@@ -224,7 +224,7 @@ def exponential(e: Emitter, a: Arguments, outs: list[Any]) -> Complex:
 def compared(e: Emitter, a: Arguments, outs: list[Any]) -> Ref:
     """Whether both parts are equal."""
     given = _both(a["self"], a["other"])
-    wide = next(v.dtype for v in (given["a"], given["c"]) if isinstance(v, Ref) and v.is_float)
+    wide = promoted(given["a"], given["c"])
     equal = "{a} == {c} and {b} == {d}"
     text = equal if a["name"].startswith("eq") else f"not ({equal})"
     return computed(e, text, given, outs[0], wide)

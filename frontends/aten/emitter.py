@@ -144,7 +144,10 @@ class Emitter:
             return total
         name = type(size).__name__
         if name in ("FloorDiv", "CleanDiv"):
-            # Sizes are not negative, and torch checks that this one is not.
+            if name == "FloorDiv" and not size.args[0].is_nonnegative:
+                # Div rounds towards 0: -(-n // 4) is n / 4, rounded up.
+                (rest,) = self.add("Mod", *parts)
+                parts[0] = self.add("Sub", parts[0], rest)[0]
             return self.add("Div", *parts)[0]
         if name in ("Mod", "PythonMod") and getattr(size.args[1], "is_Integer", False):
             return self.add("Mod", *parts)[0]

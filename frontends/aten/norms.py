@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from frontends.aten.emitter import Emitter
+from frontends.aten.emitter import Emitter, converted
 from frontends.aten.move import filled
 from frontends.aten.pointwise import computed
-from frontends.aten.reduce import variance
+from frontends.aten.reduce import variance, wide
 from frontends.aten.registry import Arguments, lowering
 from frontends.aten.values import Ref, Unsupported, indices, is_empty
 from frontends.onnx.core.comprehension_text import at
@@ -21,11 +21,11 @@ def layer_norm(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     x = a["input"]
     _is_float(x)
     axes = [*range(x.rank - len(a["normalized_shape"]), x.rank)]
-    thin = Ref("", x.dtype, tuple(1 if n in axes else s for n, s in enumerate(x.shape)))
+    thin = Ref("", wide(x.dtype), tuple(1 if n in axes else s for n, s in enumerate(x.shape)))
     spread, mean = _moments(e, x, axes, thin)
     scale = computed(e, "1 / sqrt({v} + {eps})", {"v": spread, "eps": a["eps"]}, thin)
     found = _applied(e, x, mean, scale, a.get("weight"), a.get("bias"))
-    return [found, mean, scale]
+    return [found, e.cast(mean, outs[1].dtype), e.cast(scale, outs[2].dtype)]
 
 
 @lowering("native_group_norm.default")
@@ -39,7 +39,7 @@ def group_norm(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     shape = (batch, groups, channels // groups, *x.shape[2:])
     split = e.reshape(x, shape)
     axes = [*range(2, len(shape))]
-    thin = Ref("", x.dtype, (batch, groups, *(1 for _ in axes)))
+    thin = Ref("", wide(x.dtype), (batch, groups, *(1 for _ in axes)))
     spread, mean = _moments(e, split, axes, thin)
     scale = computed(e, "1 / sqrt({v} + {eps})", {"v": spread, "eps": a["eps"]}, thin)
     per_channel = (1, groups, channels // groups, *(1 for _ in shape[3:]))
@@ -48,7 +48,8 @@ def group_norm(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
         for name in ("weight", "bias")
     ]
     found = e.reshape(_applied(e, split, mean, scale, *own), x.shape)
-    return [found, e.reshape(mean, (batch, groups)), e.reshape(scale, (batch, groups))]
+    each = (e.reshape(v, (batch, groups)) for v in (mean, scale))
+    return [found, *(e.cast(v, out.dtype) for v, out in zip(each, outs[1:], strict=True))]
 
 
 def _is_float(x: Ref) -> None:
@@ -70,7 +71,7 @@ def _applied(
 ) -> Ref:
     given = {"x": x, "m": mean, "s": scale, "w": weight, "b": bias}
     text = "({x} - {m}) * {s}" + (" * {w}" if weight else "") + (" + {b}" if bias else "")
-    return computed(e, text, {n: v for n, v in given.items() if v is not None}, x)
+    return computed(e, text, {n: v for n, v in given.items() if v is not None}, x, wide(x.dtype))
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ def _applied(
 def _per_channel(x: Ref) -> tuple[list[int], Ref]:
     """The dimensions but that of channels, and a tensor with one element for each channel."""
     _is_float(x)
-    return [n for n in range(x.rank) if n != 1], Ref("", x.dtype, (x.shape[1],))
+    return [n for n in range(x.rank) if n != 1], Ref("", wide(x.dtype), (x.shape[1],))
 
 
 def _factor(given: Mapping[str, Any]) -> str:
@@ -90,7 +91,8 @@ def _factor(given: Mapping[str, Any]) -> str:
 def _scaled(e: Emitter, x: Ref, factor: Ref, shift: Ref) -> Ref:
     """x * factor + shift, both by channel."""
     own = indices(x.rank)
-    value = f"{at('X', own)} * F[{own[1]}] + S[{own[1]}]"
+    read = converted(at("X", own), x.dtype, factor.dtype)
+    value = f"{x.dtype}({read} * F[{own[1]}] + S[{own[1]}])"
     return e.each(x.dtype, x.shape, value, {"X": x, "F": factor, "S": shift})
 
 
@@ -141,7 +143,9 @@ def batch_norm_training(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
             e, f"{kept} {{running_var}} + {{momentum}} * {{v}} * {{unbiased}}", given, channel
         ),
     ]
-    return [_scaled(e, x, given["factor"], shift), mean, given["scale"], *moved]
+    results: tuple[Ref, ...] = (mean, given["scale"], *moved)
+    casts = (e.cast(v, out.dtype) for v, out in zip(results, outs[1:], strict=True))
+    return [_scaled(e, x, given["factor"], shift), *casts]
 
 
 @lowering("native_batch_norm_backward.default")
@@ -158,26 +162,29 @@ def batch_norm_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
     own = indices(x.rank)
     c = own[1]
     ranges = e.ranges(own, x.shape)
+    g, of_x = (converted(at(n, own), x.dtype, channel.dtype) for n in "GX")
     lines = [
-        f"Y[{c}] +=! {at('G', own)} where {ranges}",
-        f"Y1[{c}] +=! {at('G', own)} * ({at('X', own)} - M[{c}]) where {ranges}",
+        f"Y[{c}] +=! {g} where {ranges}",
+        f"Y1[{c}] +=! {g} * ({of_x} - M[{c}]) where {ranges}",
     ]
-    both = [(x.dtype, channel.shape)] * 2
+    both = [(channel.dtype, channel.shape)] * 2
     total, dot = e.program(both, lines, {"G": grad, "X": x, "M": mean}, more=x.shape)
     of_weight = computed(e, "{d} * {s}", {"d": dot, "s": scale}, channel)
     given["scale"] = scale
     factor = computed(e, _factor(given), given, channel)
     if not train:
-        value = f"{at('G', own)} * F[{c}]"
-        return [e.each(x.dtype, x.shape, value, {"G": grad, "F": factor}), of_weight, total]
+        value = f"{x.dtype}({g} * F[{c}])"
+        moved = e.each(x.dtype, x.shape, value, {"G": grad, "F": factor})
+        return [moved, e.cast(of_weight, outs[1].dtype), e.cast(total, outs[2].dtype)]
     extents = [x.shape[n] for n in axes]
     if not all(isinstance(s, int) for s in extents):
         raise Unsupported("the gradient of a batch of open size")
     part = {"d": dot, "s": scale, "count": math.prod(extents)}
     slope = computed(e, "{d} * {s} * {s} / {count}", part, channel)
     value = (
-        f"({at('G', own)} - T[{c}] / {float(math.prod(extents))!r}"
-        f" - ({at('X', own)} - M[{c}]) * D[{c}]) * F[{c}]"
+        f"{x.dtype}(({g} - T[{c}] / {float(math.prod(extents))!r}"
+        f" - ({of_x} - M[{c}]) * D[{c}]) * F[{c}])"
     )
     inputs = {"G": grad, "X": x, "T": total, "M": mean, "D": slope, "F": factor}
-    return [e.each(x.dtype, x.shape, value, inputs), of_weight, total]
+    moved = e.each(x.dtype, x.shape, value, inputs)
+    return [moved, e.cast(of_weight, outs[1].dtype), e.cast(total, outs[2].dtype)]

@@ -72,10 +72,16 @@ def mean(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
 
 def _mean(e: Emitter, x: Ref, axes: Sequence[int], out: Ref) -> Ref:
-    summed = reduced(e, x, axes, out, "+", out.dtype)
+    kind = wide(out.dtype)
+    summed = reduced(e, x, axes, out, "+", kind)
     read = at("X", indices(out.rank))
-    value = f"{read} / {_count(e, x, axes, out.dtype)}"
+    value = f"{out.dtype}({read} / {_count(e, x, axes, kind)})"
     return e.each(out.dtype, out.shape, value, {"X": summed}, x.shape)
+
+
+def wide(dtype: str) -> str:
+    """The type in which torch computes moments: those of 16 bits would lose most of them."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 @lowering("amax.default", "max.default")
@@ -158,7 +164,9 @@ def place(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
 @lowering("var.correction", "var_mean.correction")
 def variance(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None]:
     """sum (x - mean)^2 / (count - correction), and the mean."""
-    x, out = a["self"], outs[0]
+    given: Ref = a["self"]
+    x = e.cast(given, wide(given.dtype))
+    out = Ref("", x.dtype, outs[0].shape)
     axes = axes_of(a.get("dim"), x.rank)
     correction = a.get("correction")
     if correction is None:
@@ -171,7 +179,8 @@ def variance(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None
     count = f"max({_count(e, x, axes, out.dtype)} - {float(correction)!r}, 0)"
     value = f"{at('X', indices(out.rank))} / {count}"
     found = e.each(out.dtype, out.shape, value, {"X": summed}, x.shape)
-    return found if len(outs) == 1 else [found, middle]
+    results = [e.cast(r, o.dtype) for r, o in zip((found, middle), outs, strict=False)]
+    return results[0] if len(outs) == 1 else [*results]
 
 
 @lowering("cumsum.default")

@@ -160,6 +160,25 @@ def test_sizes_computed_from_others() -> None:
     whole()
 
 
+def test_sizes_that_are_rounded_up() -> None:
+    def f(x: Any) -> Any:
+        return x + -(-x.shape[0] // 4), x.new_zeros(-(-x.shape[0] // 4)) + 1
+
+    call = compiled(f, dynamic=True)
+    for n in (7, 8, 9, 13):
+        for found, wanted in zip(call(torch.ones(n)), f(torch.ones(n)), strict=True):
+            equal(found, wanted)
+
+
+def test_a_tensor_that_is_resized_in_place() -> None:
+    x = torch.rand(4, 6)
+    call = compiled(lambda a: a * 2, dynamic=True)
+    for shape in ((4, 6), (4, 6), (2, 6), (3, 4)):
+        x.resize_(*shape)
+        for _ in range(2):
+            equal(call(x), x * 2)
+
+
 def test_memory_that_is_not_in_order() -> None:
     model = Net().eval()
     x = torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
@@ -286,6 +305,30 @@ def test_element_types(dtype: str) -> None:
 
     for a, b in zip(compiled(f)(x), f(x), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_moments_of_16_bits(dtype: Any) -> None:
+    """Sums of 70,000 elements, and means that are large beside what differs from them."""
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(2, momentum=0.5).to(dtype).train()
+    x = (torch.randn(70_000, 2) * 0.1 + 20).to(dtype)
+    grad = torch.ones(70_000, 2).to(dtype) + (x > 20).to(dtype)
+
+    def run(function: Any, module: Any) -> list[Any]:
+        given = x.clone().requires_grad_()
+        found = function(given)
+        found.backward(grad)
+        return [found, given.grad, module.weight.grad / 70_000, module.running_mean]
+
+    plain = copy.deepcopy(norm).float()
+    wide = [v.to(dtype) for v in run(lambda v: plain(v.float()), plain)]
+    for got, expected in zip(run(compiled(norm), norm), wide, strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+    layer = torch.nn.LayerNorm(300).to(dtype)
+    y = (torch.randn(4, 300) * 0.1 + 20).to(dtype)
+    expected = torch.nn.functional.layer_norm(y.float(), [300]).to(dtype)
+    torch.testing.assert_close(compiled(layer)(y), expected, rtol=2e-2, atol=2e-2)
 
 
 def test_tensors_that_are_not_plain() -> None:
