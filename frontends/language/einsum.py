@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 from frontends.language.parse_program import parse_program
 from poly.errors import LanguageError, Span
 from poly.ir.dtypes import BOOL, DType
 from poly.ir.program import Program
 
-_SHAPE = re.compile(r"\s*[A-Za-z\s]*(,[A-Za-z\s]*)*(->[A-Za-z\s]*)?\s*\Z")
+_SHAPE = re.compile(r"[A-Za-z\s]*(,[A-Za-z\s]*)*(->[A-Za-z\s]*)?\Z")
 
 
 def is_einsum(text: str) -> bool:
@@ -61,9 +62,9 @@ def operand_names(subscripts: str) -> tuple[str, ...]:
     return tuple(n for n, _ in zip(_names(used), operands, strict=False))
 
 
-def _names(used: set[str]) -> Sequence[str]:
-    letters = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in used]
-    return [*letters, *(f"A{n}" for n in range(64))]
+def _names(used: set[str]) -> Iterator[str]:
+    yield from (c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in used)
+    yield from (f"A{n}" for n in count())
 
 
 def _split(subscripts: str) -> tuple[list[str], str]:

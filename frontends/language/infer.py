@@ -14,7 +14,7 @@ from frontends.language.signature import Entry, Signature, signature_of
 from frontends.language.syntax import Source
 from poly.errors import LanguageError, ProgramError
 from poly.ir.dtypes import DType
-from poly.ir.expr import Const, Expr, Op, Read, dtype_of_expr, indices_of, reads_of
+from poly.ir.expr import Expr, Read, dtype_of_all, indices_of, reads_of
 from poly.ir.linear_form import render
 from poly.ir.program import Program, Range, Statement, Tensor
 
@@ -267,11 +267,8 @@ def _joined(writers: list[Draft], known: dict[str, DType], scope: Scope, entry: 
     """The type that holds all the values; literals take the type of the other values."""
     for d in writers:
         typed(d.node.value, known, scope)
-    joined = writers[0].value
-    for d in writers[1:]:
-        joined = Op("select", (Const(True), joined, d.value))
     try:
-        return dtype_of_expr(joined, known)
+        return dtype_of_all([d.value for d in writers], known)
     except ProgramError:
         raise scope.fail(
             f"the statements that write {entry.name} give it types that do not mix",

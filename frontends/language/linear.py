@@ -31,10 +31,9 @@ _INTEGER_OPS = ("neg", "add", "sub", "mul", "floordiv", "mod", "min", "max")
 
 
 def _divides_by_size(expr: Expr) -> bool:
-    return any(
-        isinstance(e, Op) and e.fn in ("floordiv", "mod") and not isinstance(e.args[1], Const)
-        for e in walk(expr)
-    )
+    """Whether it divides by what is no literal, or by 0."""
+    divisors = (e.args[1] for e in walk(expr) if isinstance(e, Op) and e.fn in ("floordiv", "mod"))
+    return any(not isinstance(d, Const) or d.value == 0 for d in divisors)
 
 
 Interval = tuple[Linear, Linear]

@@ -290,7 +290,10 @@ def _one_liner(source: Source) -> Signature:
             temps.append(entry)
     if not outputs:
         raise LanguageError(
-            "there is no output: every tensor is read again after it is written", source.text
+            "there is no output: every tensor is read again after it is written",
+            source.text,
+            None,
+            "say which are outputs: def f(…) -> (Y) { … }",
         )
     return Signature(
         sizes,
@@ -304,7 +307,10 @@ def _is_last(source: Source, name: str) -> bool:
     """Whether no statement reads a tensor after its last write, so that it is an output."""
     last = max(n for n, s in enumerate(source.statements) if s.target.tensor.name == name)
     return not any(
-        a.tensor.name == name for s in source.statements[last + 1 :] for a in accesses(s.value)
+        a.tensor.name == name
+        for s in source.statements[last + 1 :]
+        for e in (s.value, *s.target.indices, *s.guards)
+        for a in accesses(e)
     )
 
 

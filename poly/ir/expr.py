@@ -7,7 +7,7 @@ compare by structure, and print in the language's own syntax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -399,8 +399,15 @@ def dtype_of_expr(expr: Expr, tensors: Mapping[str, DType]) -> DType:
     ------
     ProgramError : operand types cannot be combined, or an operator does not accept them.
     """
-    weak = _type(expr, tensors)
-    return _strong(weak)
+    return dtype_of_all([expr], tensors)
+
+
+def dtype_of_all(exprs: Sequence[Expr], tensors: Mapping[str, DType]) -> DType:
+    """The type that holds the values of expressions, as `dtype_of_expr`; the order matters."""
+    found = _type(exprs[0], tensors)
+    for e in exprs[1:]:
+        found = _meet(found, _type(e, tensors), e)
+    return _strong(found)
 
 
 def is_weak(expr: Expr) -> bool:

@@ -383,14 +383,16 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
             raise ProgramError(f"{program.name} has no size {name!r}; it has {program.sizes}")
         if value < 0:
             raise ProgramError(f"size {name} = {value} is negative")
-    for c in program.constraints:
-        if set(sizes_of(c)) <= set(sizes) and not evaluate_int(c, sizes):
-            at = ", ".join(f"{n}={sizes[n]}" for n in sizes_of(c))
-            raise ProgramError(f"precondition {c} does not hold: {at}")
     env = {name: Const(int(v)) for name, v in sizes.items()}
 
     def fix(e: Expr) -> Expr:
         return simplify(substitute(e, sizes=env))
+
+    constraints = [(c, fix(c)) for c in program.constraints]
+    for c, fixed in constraints:
+        if not sizes_of(fixed) and not evaluate_int(fixed, {}):
+            at = ", ".join(f"{n}={sizes[n]}" for n in sizes_of(c) if n in sizes)
+            raise ProgramError(f"precondition {c} does not hold: {at}")
 
     def fix_tensor(t: Tensor) -> Tensor:
         return replace(t, shape=tuple(map(fix, t.shape)))
@@ -406,7 +408,7 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
         inputs=tuple(map(fix_tensor, program.inputs)),
         outputs=tuple(map(fix_tensor, program.outputs)),
         temps=tuple(map(fix_tensor, program.temps)),
-        constraints=tuple(c for c in map(fix, program.constraints) if sizes_of(c)),
+        constraints=tuple(c for _, c in constraints if sizes_of(c)),
         statements=tuple(
             replace(
                 s,

@@ -28,8 +28,13 @@ def check_size(name: str, value: Any) -> int:
     """A value for a size.  Raises `ArgumentError` unless it is an integer in the range of sizes."""
     number = whole_number(f"size {name}", value)
     if not 0 <= number <= LARGEST_SIZE:
-        raise ArgumentError(f"size {name} = {number} is not in the range 0 to {MOST}")
+        raise ArgumentError(f"size {name} = {shown(number)} is not in the range 0 to {MOST}")
     return number
+
+
+def shown(number: int) -> str:
+    """A number in a message; Python refuses to print some thousand digits."""
+    return str(number) if number.bit_length() < 200 else f"a number of {number.bit_length()} bits"
 
 
 def by_name(what: str, given: Any) -> Mapping[str, Any]:

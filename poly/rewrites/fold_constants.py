@@ -359,7 +359,7 @@ def _joined(fn: str, left: _Affine, right: _Affine) -> _Affine | None:
         return replace(right, shift=_plus(right.shift, left.shift, "add"))
     form, factor = (left, right.shift) if right.atom is None else (right, left.shift)
     assert factor is not None
-    if fn == "div" and (form is right or factor == Const(0.0)):
+    if fn == "div" and (form is right or (isinstance(factor, Const) and not factor.value)):
         return None
     return _scaled(form, factor, fn)
 

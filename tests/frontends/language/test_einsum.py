@@ -128,3 +128,9 @@ def test_a_wrong_number_of_operands() -> None:
 )  # fmt: skip
 def test_is_einsum(text: str, expected: bool) -> None:
     assert is_einsum(text) is expected
+
+
+def test_many_operands() -> None:
+    spec = ",".join(["i"] * 95) + "->i"
+    assert len(set(operand_names(spec))) == 95
+    assert len(einsum_program(spec, [FLOAT32] * 95).inputs) == 95

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from frontends.language.einsum import is_einsum
 from frontends.language.parse_program import parse_program, undeclared_inputs
 from frontends.language.spelling import closest, is_near
 from poly.errors import LanguageError
-from poly.ir.dtypes import FLOAT32
+from poly.ir.dtypes import FLOAT16, FLOAT32, INT64
 
 
 def failure(text: str) -> LanguageError:
@@ -244,3 +245,40 @@ def test_closest_prefers_a_slip_to_a_difference_in_case() -> None:
 def test_literals_that_fit(value: str) -> None:
     parse_program(f"{U}Y[i] = {value} where i in 0:N }}")
     parse_program("def f(float16 X[N]) -> (float16 Y[N]) { Y[i] = X[i] * 1e5 }")
+
+
+def test_indices_that_are_divided_by_nothing() -> None:
+    error = failure(X.replace("(Y)", "(float32 Y[N])") + "Y[i // 0] = X[i,0] }")
+    assert "affine" in error.message or "by 0" in error.message
+
+
+def test_a_tensor_that_only_says_where_is_no_output() -> None:
+    program = parse_program("T[i] = K[i]; Y[j] = 0 * Z[j]; Y[T[i]] += X[i]", {
+        "K": INT64, "Z": FLOAT32, "X": FLOAT32,
+    })  # fmt: skip
+    assert [t.name for t in program.outputs] == ["Y"]
+
+
+def test_the_types_of_statements_meet_one_after_the_other() -> None:
+    """In another order, integers would meet a literal of floats, or each other."""
+    text = """def f(float16 X[N], int32 K[N]) -> (Y) {
+        Y[i] = X[i]
+        Y[i] += X[i]
+        Y[i] += K[i]
+        Y[i] += 0.5 where i in 0:N }"""
+    assert parse_program(text).outputs[0].dtype == FLOAT16
+    text = """def g(float32 X[N], int32 A[N], uint32 B[N]) -> (Y) {
+        Y[i] = X[i]
+        Y[i] += X[i]
+        Y[i] += A[i]
+        Y[i] += B[i] }"""
+    assert parse_program(text).outputs[0].dtype == FLOAT32
+
+
+def test_a_tensor_of_very_many_statements() -> None:
+    program = parse_program("\n".join(["Y[i] = X[i]"] * 1100), {"X": FLOAT32})
+    assert len(program.statements) == 1100
+
+
+def test_very_many_lines_before_a_text_are_no_einsum() -> None:
+    assert not is_einsum("\n" * 50_000 + "C[i,j] +=! A[i,k] * B[k,j]")

@@ -373,3 +373,14 @@ def test_fixed_sizes_must_meet_the_preconditions() -> None:
     assert specialise(program, {"N": 3}).constraints == ()
     with pytest.raises(ProgramError, match="precondition N >= 3 does not hold: N=2"):
         specialise(program, {"N": 2})
+
+
+@pytest.mark.parametrize(
+    ("condition", "sizes", "at"), [("N*M >= 1", {"N": 0}, "N=0"), ("M % N == 1", {"N": 1}, "N=1")]
+)
+def test_a_precondition_that_some_sizes_decide(
+    condition: str, sizes: dict[str, int], at: str
+) -> None:
+    program = check(f"def f(float32 X[N,M]) -> (Y) where {condition} {{ Y[i,j] = X[i,j] }}")
+    with pytest.raises(ProgramError, match=f"does not hold: {at}"):
+        specialise(program, sizes)
