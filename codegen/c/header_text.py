@@ -57,7 +57,7 @@ def _workspace_declared(module: Module) -> list[str]:
               if module.weights else []),
         ]  # fmt: skip
     p = module.prefix
-    more = f" + {module.memory} * (threads)" if module.has_team and module.memory else ""
+    more = f" + {module.memory} * (size_t)(threads)" if module.has_team and module.memory else ""
     return [
         f"/* Bytes of the workspace; any plan needs at least {module.bound}. */",
         f"#define {p}_WORKSPACE_BYTES{'(threads)' if module.has_team else ''} "

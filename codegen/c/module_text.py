@@ -30,6 +30,7 @@ from codegen.c.section_text import (
 from codegen.c.team_text import team_code, team_functions
 from codegen.c.thread_memory import NAME as MEMORY
 from codegen.c.weights_text import ALIGNMENT, weights_declared, weights_text
+from poly.ir.intervals import LARGEST_SIZE
 from poly.machine.isa import Isa
 
 
@@ -189,7 +190,7 @@ def _sized(module: Module) -> list[str]:
     """A function that checks sizes, and one that says how much workspace they need."""
     given = ", ".join(f"int64_t {size}" for size in module.sizes)
     # Neither sizes nor tensors are so large that their bytes, or those of a few of them, overflow.
-    conditions = [f"0 <= {size} && {size} < INT64_C(1) << 40" for size in module.sizes]
+    conditions = [f"0 <= {size} && {size} <= INT64_C({LARGEST_SIZE})" for size in module.sizes]
     for port in (*module.inputs, *module.outputs):
         conditions.append(f"{_as_double(port.shape, port.dtype.bytes)} < 0x1p60")
     stored = dict.fromkeys(p for x in module.sections for t in x.temporaries for p in t.parts)
@@ -210,9 +211,12 @@ def _sized(module: Module) -> list[str]:
         *unused,
         *(["  (void)threads;"] if module.has_team else []),
         f"  if (!fk_is_valid({passed})) return 0;",
-        f"  {'' if more else 'const '}size_t most = (size_t)({first});",
-        *(f"  if ((size_t)({x}) > most) most = (size_t)({x});" for x in more),
-        "  return most;",
+        f"  {'' if more else 'const '}uint64_t most = (uint64_t)({first});",
+        *(f"  if ((uint64_t)({x}) > most) most = (uint64_t)({x});" for x in more),
+        "#if SIZE_MAX < UINT64_MAX",
+        "  if (most > SIZE_MAX) return SIZE_MAX;",
+        "#endif",
+        "  return (size_t)most;",
         "}",
         "",
         shapes_prototype(module),
@@ -232,7 +236,7 @@ def _sized(module: Module) -> list[str]:
 def _total(section: Module) -> str:
     """The bytes of workspace of an instruction set, in C over sizes and the number of threads."""
     parts = [f" + {_up(t.bytes)}" for t in section.temporaries]
-    each = " * (threads < 1 ? 1 : threads)" if section.has_team else ""
+    each = " * (int64_t)(threads < 1 ? 1 : threads)" if section.has_team else ""
     parts += [f" + {section.memory}{each}"] if section.memory else []
     return f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
 
@@ -266,6 +270,8 @@ def _run(module: Module) -> list[str]:
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
     if module.has_openmp:
         lines.append(f"  if (threads < 1 || threads > {MOST_THREADS}) return {p}_THREADS;")
+    elif module.has_team:  # one that was stopped, or whose start was refused
+        lines.append(f"  if (team != NULL && team->threads < 1) return {p}_THREADS;")
     lines += _workspace(module)
     names = ", ".join(a.name for a in module.arguments)
     if module.has_team:

@@ -24,7 +24,8 @@ typedef struct {
   pthread_t ids[@MOST@];
 } @NAME@_team;
 
-/* Start a team of so many threads, of which the caller is one: 1 to @MOST@. */
+/* Start a team of so many threads, of which the caller is one: 1 to @MOST@.  It must not be
+   running; where the number is refused, neither is it then. */
 int @NAME@_start(@NAME@_team *team, int threads);
 /* End its threads.  Nothing may run on it. */
 void @NAME@_stop(@NAME@_team *team);
@@ -125,8 +126,8 @@ static void fk_run(@NAME@_team *team, void (*work)(const void *, void *), void *
 int @NAME@_start(@NAME@_team *team, int threads)
 {
   if (team == NULL) return @PREFIX@_NULL;
-  if (threads < 1 || threads > @MOST@) return @PREFIX@_THREADS;
   memset(team, 0, sizeof *team);
+  if (threads < 1 || threads > @MOST@) return @PREFIX@_THREADS;
   if (pthread_mutex_init(&team->lock, NULL) != 0) return @PREFIX@_THREADS;
   if (pthread_cond_init(&team->changed, NULL) != 0) {
     pthread_mutex_destroy(&team->lock);

@@ -11,7 +11,7 @@ from farkas.export.compilers import LibraryCompiler
 from farkas.export.exported import Exported
 from poly.errors import ToolchainError
 
-_FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-Wno-psabi")
+_FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fwrapv", "-Wno-psabi")
 #: What a shared library is linked with: nothing that a machine with a C library may lack.
 _LINKED = ("-static-libgcc", "-Wl,-s", "-Wl,--build-id=none", "-lm")
 #: The weights are a file that the assembler reads: as a string they take a compiler a second for
@@ -35,10 +35,9 @@ def shared_library(made: Exported, compiler: LibraryCompiler, name: str, more: s
     ------
     ToolchainError : the compiler fails.
     """
-    threads = ("-pthread",) if made.module.has_team else ()
     with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
         sources = _sources(made, Path(folder), more)
-        words = (*_FLAGS, *made.flags, *threads, "-shared", *sources, "-o", "library")
+        words = (*_FLAGS, *made.flags, *_threads(made), "-shared", *sources, "-o", "library")
         compiler.compile((*words, f"-Wl,-soname,{name}", *_LINKED), Path(folder))
         return _read(Path(folder, "library"))
 
@@ -52,10 +51,17 @@ def static_library(made: Exported, compiler: LibraryCompiler) -> bytes:
     """
     with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
         sources = _sources(made, Path(folder), "")
-        words = (*_FLAGS, *made.flags, "-c", *sources, "-o", f"{made.name}.o")
+        words = (*_FLAGS, *made.flags, *_threads(made), "-c", *sources, "-o", f"{made.name}.o")
         compiler.compile(words, Path(folder))
         compiler.archive("library", [f"{made.name}.o"], Path(folder))
         return _read(Path(folder, "library"))
+
+
+def _threads(made: Exported) -> tuple[str, ...]:
+    """The option for threads, if there are any."""
+    if made.module.has_openmp:
+        return ("-fopenmp",)
+    return ("-pthread",) if made.module.has_team else ()
 
 
 def _sources(made: Exported, folder: Path, more: str) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from codegen.c.module import Module, Parameter
 from codegen.c.module_text import code_text
@@ -18,7 +20,8 @@ from poly.errors import ArgumentError, ToolchainError
 #: Functions keep little on the stack: arrays are in the workspace.
 _STACK_BYTES = 1 << 18
 _FLAGS = (
-    "-mexec-model=reactor", "-std=c11", "-O2", "-g0", "-Wno-psabi", "-Wno-c23-extensions",
+    "-mexec-model=reactor", "-std=c11", "-O2", "-g0", "-fwrapv", "-Wno-psabi",
+    "-Wno-c23-extensions",
     "-Wl,--strip-all", f"-Wl,-z,stack-size={_STACK_BYTES}", "-Wl,--export=__heap_base",
 )  # fmt: skip
 #: As a string they take a compiler a second for each few megabytes.
@@ -58,7 +61,8 @@ def wasm(made: Exported, compiler: LibraryCompiler) -> bytes:
 def javascript(made: Exported, code: str, weights: str) -> str:
     """The text of a module of JavaScript that loads and runs it.
 
-    code, weights : the names of the files; "" if the weights are in the code
+    code, weights : the paths of the files from that of the text; weights is "" if they are in the
+        code, or there are none
     """
     module = made.module
     fixed = {label: list(data) for label, data in fixed_inputs(made).items()}
@@ -67,8 +71,8 @@ def javascript(made: Exported, code: str, weights: str) -> str:
         "INPUTS": _table(module, module.inputs),
         "OUTPUTS": _table(module, module.outputs),
         "SIZES": json.dumps([*module.sizes.values()]),
-        "CODE": json.dumps(code)[1:-1],
-        "WEIGHTS": json.dumps(weights)[1:-1],
+        "CODE": _url(code),
+        "WEIGHTS": _url(weights),
         "NAME": made.name,
         "WORKSPACE": str(made.workspace),
         "WEIGHTS_BYTES": str(len(made.weights)),
@@ -78,14 +82,19 @@ def javascript(made: Exported, code: str, weights: str) -> str:
     return f"// {module.about[0]}\n{text}"
 
 
+def _url(path: str) -> str:
+    return quote(path.replace(os.sep, "/"))
+
+
 def _table(module: Module, ports: Sequence[Parameter]) -> str:
-    """The type and the shape of each by name, in JavaScript."""
+    """The name, the type and the shape of each, in JavaScript."""
     lines = []
     for port in ports:
         kind = json.dumps(element_type(port))
         shape = json.dumps(shown_shape(module, port))
-        lines.append(f"  {json.dumps(port.label)}: {{ type: {kind}, shape: {shape} }},\n")
-    return f"{{\n{''.join(lines)}}}"
+        name = json.dumps(port.label)
+        lines.append(f"  [{name}, {{ type: {kind}, shape: {shape} }}],\n")
+    return f"[\n{''.join(lines)}]"
 
 
 def check_wasm(isas: Sequence[str], threads: str) -> None:

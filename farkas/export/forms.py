@@ -84,7 +84,9 @@ def write_form(
             return made.written({folder / name: data})
     if form == "wasm":
         files: dict[str | Path, bytes] = {path: build_wasm.wasm(made, compiler)}
-        text = build_wasm.javascript(made, path.name, "" if weights is None else weights.name)
+        apart = weights is not None and bool(made.weights)
+        beside = os.path.relpath(weights, path.parent) if weights is not None and apart else ""
+        text = build_wasm.javascript(made, path.name, beside)
         files[path.with_suffix(".mjs")] = text.encode()
         return made.written(files if weights is None else {**files, weights: made.weights})
     if form == "static":

@@ -36,7 +36,7 @@ from runtime.reference.evaluate import evaluate
 #: What else a run has of names.
 _TAKEN = (
     "weights", "work", "workspace", "workspace_bytes", "code", "team", "threads", "given", "me",
-    "argument",
+    "argument", "most", "memcmp",
 )  # fmt: skip
 
 

@@ -1,8 +1,11 @@
 // Calls of the network's function, which is in a WebAssembly module beside this file.
 
-/** The inputs and the outputs by name, in order: their element type and shape. */
-export const inputs = @INPUTS@;
-export const outputs = @OUTPUTS@;
+// In the order of the network: objects have names that are numbers in another.
+const INPUTS = @INPUTS@;
+const OUTPUTS = @OUTPUTS@;
+/** The inputs and the outputs by name: their element type and shape. */
+export const inputs = Object.fromEntries(INPUTS);
+export const outputs = Object.fromEntries(OUTPUTS);
 /** The names of open sizes, which shapes have in place of numbers. */
 const SIZES = @SIZES@;
 
@@ -60,7 +63,7 @@ export class Network {
       this.weights = this.place(WEIGHTS_BYTES);
       new Uint8Array(exported.memory.buffer, this.weights, WEIGHTS_BYTES).set(weights);
     }
-    this.shapes = Object.values(outputs).map((port) => this.place(8 * port.shape.length));
+    this.shapes = OUTPUTS.map(([, port]) => this.place(8 * port.shape.length));
     this.begin = this.end;
     this.sizes = null; // those that arrays are placed for
   }
@@ -102,7 +105,7 @@ export class Network {
   /** The open sizes in order, from those that are given and from the lengths of arrays. */
   sizesOf(arrays, sizes) {
     const known = { ...sizes };
-    for (const [name, { shape }] of Object.entries(inputs)) {
+    for (const [name, { shape }] of INPUTS) {
       const open = shape.filter((n) => typeof n === "string" && known[n] === undefined);
       if (open.length === 1 && arrays[name] !== undefined)
         known[open[0]] = arrays[name].length / product(shape.map((n) => known[n] ?? (n === open[0] ? 1 : n)));
@@ -119,12 +122,12 @@ export class Network {
     if (this.sizes !== null && sizes.every((n, k) => n === this.sizes[k])) return;
     const passed = sizes.map(BigInt), known = Object.fromEntries(SIZES.map((n, k) => [n, sizes[k]]));
     if (SIZES.length) {
-      const own = this.shapes.filter((_, k) => Object.values(outputs)[k].shape.length);
+      const own = this.shapes.filter((_, k) => OUTPUTS[k][1].shape.length);
       this.check(this.exports[`${NAME}_shapes`](...passed, ...own));
     }
     const shapeOf = (start, count) =>
       [...new BigInt64Array(this.exports.memory.buffer, start, count)].map(Number);
-    const made = Object.values(outputs).map(({ shape }, k) =>
+    const made = OUTPUTS.map(([, { shape }], k) =>
       SIZES.length ? shapeOf(this.shapes[k], shape.length) : shape);
     this.sizes = null;
     this.end = this.begin;
@@ -132,10 +135,10 @@ export class Network {
       const array = ARRAYS[type], length = product(shape);
       return { name, array, shape, length, start: this.place(length * array.BYTES_PER_ELEMENT) };
     };
-    this.given = Object.entries(inputs).map(([name, port]) =>
+    this.given = INPUTS.map(([name, port]) =>
       placed(name, port, port.shape.map((n) => known[n] ?? n)));
-    this.results = Object.entries(outputs).map(([name, port], k) => placed(name, port, made[k]));
-    const bytes = SIZES.length ? this.exports[`${NAME}_workspace_bytes`](...passed) : WORKSPACE;
+    this.results = OUTPUTS.map(([name, port], k) => placed(name, port, made[k]));
+    const bytes = SIZES.length ? this.exports[`${NAME}_workspace_bytes`](...passed) >>> 0 : WORKSPACE;
     this.arguments = [
       ...passed, ...[...this.given, ...this.results].map((x) => x.start),
       ...(WEIGHTS ? [this.weights] : []), this.place(bytes), bytes,

@@ -133,6 +133,8 @@ class Network:
     def _checked(self, name: str, given: Any, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
         """The array of an input, if it may be that; `sizes` collects the open ones."""
         dtype, shape = self._inputs[name]
+        if isinstance(given, np.ma.MaskedArray):
+            raise TypeError(f"the input {name!r} has a mask, which would be ignored")
         array = np.asarray(given)
         expected = f"expected {dtype}[{', '.join(map(str, shape))}]"
         if array.dtype != dtype:

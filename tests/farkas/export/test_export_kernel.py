@@ -113,6 +113,7 @@ int main(void)
   if (k_run(64, 96, x, y, workspace, sizeof workspace, NULL) != K_OK) return 1;
   k_team team;
   if (k_start(&team, 0) != K_THREADS || k_start(&team, 65) != K_THREADS) return 2;
+  if (k_run(64, 96, x, z, workspace, sizeof workspace, &team) != K_THREADS) return 9;
   if (k_start(NULL, 2) != K_NULL) return 3;
   for (int threads = 1; threads < 5; threads++) {
     if (k_start(&team, threads) != K_OK) return 4;
@@ -124,6 +125,7 @@ int main(void)
     if (k_run(-1, 96, x, z, workspace, sizeof workspace, &team) != K_SIZE) return 7;
     if (k_workspace_bytes(64, 96, threads) > sizeof workspace) return 8;
     k_stop(&team);
+    if (k_run(64, 96, x, z, workspace, sizeof workspace, &team) != K_THREADS) return 10;
   }
   puts("right");
   return 0;

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 
@@ -125,6 +126,7 @@ refused(TypeError, "2 arrays for 1 inputs", x, x)
 refused(TypeError, "is float64[2, 3, 8, 8], expected float32[2, 3, 8, 8]", x.astype(float))
 refused(ValueError, "is float32[1, 3, 8, 8], expected", x[:1])
 refused(TypeError, "there is no input 'b'", b=x)
+refused(TypeError, "has a mask, which would be ignored", np.ma.array(x, mask=False))
 refused(TypeError, "given twice", x, **given)
 threads = [threading.Thread(target=lambda: [check(net.run(x)) for _ in range(50)]) for _ in "abcd"]
 failed = []
@@ -269,6 +271,55 @@ def test_webassembly(separate: bool, tmp_path: Path) -> None:
     assert said["kinds"] == ["Float32Array", "Float32Array", "BigInt64Array"]
     wanted = ["has to be a Float32Array", "no input 'x'", "be a Float32Array", "expected 384"]
     assert all(x in y for x, y in zip(wanted, said["refused"], strict=True)), said["refused"]
+
+
+NUMBERED = """\
+import { load } from "./net.mjs";
+const net = await load(), x = new Float32Array([1, 2, 3]), y = new Float32Array([10]);
+const found = net.run({ x, 7: y });
+console.log(JSON.stringify({ 2: [...found[2]], 1: [...found[1]] }));
+"""
+
+
+def numbered(weights: bool) -> onnx.ModelProto:
+    """A model of values whose names are numbers, in falling order."""
+    nodes = [
+        onnx.helper.make_node("Add", ["x", "7"], ["2"]),
+        onnx.helper.make_node("Mul", ["7", "factor" if weights else "7"], ["1"]),
+    ]
+    port = onnx.helper.make_tensor_value_info
+    factor = [onnx.numpy_helper.from_array(np.array([2, 3], np.float32), "factor")]
+    graph = onnx.helper.make_graph(
+        nodes, "net", [port("x", 1, [3]), port("7", 1, [1])],
+        [port("2", 1, [3]), port("1", 1, [2 if weights else 1])], factor if weights else [],
+    )  # fmt: skip
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    )
+
+
+@needs_zig
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_webassembly_of_names_that_are_numbers(has_weights: bool, tmp_path: Path) -> None:
+    """JavaScript has these in another order; there is a folder for weights, or for none."""
+    (tmp_path / "my assets").mkdir()
+    weights = tmp_path / "my assets" / "w#1.bin"
+    fk.export_onnx(numbered(has_weights), tmp_path / "net.wasm", to="wasm", weights=weights)
+    (tmp_path / "use.mjs").write_text(NUMBERED)
+    done = subprocess.run(["node", "use.mjs"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    products = [20, 30] if has_weights else [100]
+    assert json.loads(done.stdout) == {"2": [11, 12, 13], "1": products}
+
+
+@pytest.mark.parametrize("to", ["shared", "static"])
+def test_libraries_with_openmp_have_its_threads(to: str, tmp_path: Path) -> None:
+    path = tmp_path / ("libnet.so" if to == "shared" else "libnet.a")
+    fk.export_onnx(MODEL, path, to=to, threads="openmp")
+    dynamic = ["-D"] if to == "shared" else []
+    used = subprocess.run(["nm", *dynamic, path], capture_output=True, text=True, check=True).stdout
+    assert "GOMP_parallel" in used or "__kmpc_fork_call" in used
 
 
 # --- refusals --------------------------------------------------------------------------------
