@@ -16,7 +16,7 @@ from codegen.c.widen_helpers import has_widening
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LANE_0
 from codegen.vector.vectorise import is_index_value, lane_stride
-from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, INT32, UINT8, DType
+from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -24,12 +24,13 @@ from poly.ir.expr import (
     Index,
     Op,
     Read,
+    Size,
     dtype_where,
     operand_dtype,
     reads_of,
     simplify,
 )
-from poly.ir.linear_form import linear_form, normal, render
+from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.ir.operators import INEXACT, OPS
 
 #: How many adjacent lanes may share an element, see `codegen.c.vector_helpers`.
@@ -125,8 +126,11 @@ class LaneText:
             steps.append(_integer("i", 32))
         if have.is_float and want.is_integer and want.bits < 32:
             steps.append(_integer("i", 32))
-        if have.is_float and have.bits == 32 and want.is_integer and want.bits == 64:
+        is_wide = want.bits == 64 or want == UINT32
+        if have.is_float and have.bits == 32 and want.is_integer and is_wide:
             steps.append(FLOAT64)
+        if have.is_float and want == UINT32:
+            steps.append(INT64)  # 2^31 and more is no int32
         current = have
         for step in (*steps, want):
             if step == current:
@@ -146,7 +150,8 @@ class LaneText:
         if own.kind == "b":
             ones = f"({self.mask(e.arg, compute.bits)} & 1)"
             return self.convert(ones, _integer("i", compute.bits), compute)
-        if own.compute == FLOAT32 and compute.is_integer and compute.bits <= 32:
+        fits = compute.is_integer and compute.bits <= 32 and compute != UINT32
+        if own.compute == FLOAT32 and fits:
             text = self._to_integer(e.arg, own)
             return self.convert(text, _integer("i", 32), compute)
         have = own if rounds_once(own, e.dtype) else compute
@@ -264,10 +269,10 @@ class LaneText:
 
     def _index_comparison(self, e: Op, bits: int) -> str:
         """A comparison of loop variables: of the lane number with a bound."""
-        left, right = e.args
-        if any(not _is_plain(x) for x in e.args):
+        sides = [linear_form(x) for x in e.args] if all(map(_is_plain, e.args)) else []
+        if not sides or not all(map(_fits, sides)):
             return self._mask_by_lane(e, bits)
-        form = linear_form(Op("sub", (left, right)))
+        form = sides[0] - sides[1]
         factor = form.coefficient(Index(self.var))
         rest = form.without(Index(self.var))
         if any(depends_on(a, self.var) for a, _ in rest.terms) or not 0 < abs(factor) < 1 << 20:
@@ -431,8 +436,17 @@ def _integer(kind: str, bits: int) -> DType:
     return DTYPES[f"{'u' if kind == 'u' else ''}int{bits}"]
 
 
+def _fits(form: Linear) -> bool:
+    """Whether int64 holds the values of a form, and differences of two such forms, for any loop
+    variables and sizes, which are at most 2^38.
+    """
+    if not all(isinstance(a, (Index, Size)) for a, _ in form.terms):
+        return False
+    return abs(form.constant) < 1 << 60 and sum(abs(c) for _, c in form.terms) <= 1 << 22
+
+
 def _is_plain(e: Expr) -> bool:
-    """Whether a value is index arithmetic that int64 holds for any loop variables."""
+    """Whether a value is index arithmetic without casts to other types."""
     if isinstance(e, Op):
         return e.fn in ("add", "sub", "neg", "mul") and all(_is_plain(a) for a in e.args)
     if isinstance(e, Cast):

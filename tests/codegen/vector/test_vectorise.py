@@ -69,6 +69,20 @@ def check(kernel: fk.Kernel, inputs: dict[str, Array], exact: bool = True) -> No
             )
 
 
+def test_comparisons_of_indices_that_wrap_around() -> None:
+    text = "def f(float32 X[N]) -> (Y) { Y[i] = select(i + 9223372036854775807 > 0, X[i], 0) }"
+    found = fk.compile(text)(np.ones(70, np.float32))
+    assert isinstance(found, np.ndarray) and found.tolist() == [1.0] + [0.0] * 69
+
+
+def test_floats_that_only_uint32_holds() -> None:
+    """3e9 is no int32."""
+    text = "def f(float32 X[N]) -> (uint32 Y[N]) { Y[i] = uint32(X[i]) }"
+    x = np.array([3e9, 2147483648.0, 4294967040.0, 0.0, 1.5, 2147483520.0] * 11, np.float32)
+    for count in (1, 6, 66):
+        np.testing.assert_array_equal(fk.compile(text)(x[:count]), x[:count].astype(np.uint32))
+
+
 OPERATORS = """
     A[i] = X[i] + Y[i]
     B[i] = X[i] * Y[i] - 3
