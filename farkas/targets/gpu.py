@@ -43,6 +43,7 @@ class DeviceRunner(Runner):
         return GpuProgram(source, self.device)
 
     def build(self, source: GpuSource, limit: float) -> None:
+        """Compile a text, without a limit: NVRTC runs in this process, where nothing can end it."""
         self.device.compile(source)
 
     def repeated(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from runtime.tuned.record import WRONG
 #: sums in another order are rounded otherwise.
 TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-9}
 #: A kernel that takes this many times as long as the automatic schedule's is not measured further.
-HOPELESS = 3.0
+SLOW = 3.0
 #: Calls a kernel so often.
 Call = Callable[[int], None]
 
@@ -108,6 +108,13 @@ class _Bench:
             self._checked[source.text] = self._check(source)
         return self._checked[source.text]
 
+    def keep(self, texts: Set[str]) -> None:
+        """Let go of other kernels, and of the memory that these have on a device; not of what is
+        wrong with others.
+        """
+        kept = self._checked.items()
+        self._checked = {t: c for t, c in kept if t in texts or isinstance(c, str)}
+
     def _check(self, source: Any) -> Call | str:
         kernel = self.setup.runner.load(source)
         got = self._on_host(self._results(kernel))
@@ -119,7 +126,7 @@ class _Bench:
                 return f"{WRONG}{found}"
         call = self._call(kernel)
         took = self.roughly(call)
-        if self.setup.runner.tuned is not None and took > HOPELESS * self.once:
+        if self.setup.runner.tuned is not None and took > SLOW * self.once:
             return f"{took / self.once:.3g} times as long"
         return call
 
@@ -174,6 +181,7 @@ def measure(setup: Setup, turns: Any) -> Timed | str:
     if not isinstance(turns, Turns):
         found = bench.checked(turns)
         return found if isinstance(found, str) else ""
+    bench.keep({s.text for s in turns.sources})
     calls = [bench.checked(s) for s in turns.sources]
     right = [c for c in calls if not isinstance(c, str)]
     times = bench.in_turns([bench.call, *right], turns.rounds, turns.turn)

@@ -93,9 +93,9 @@ class Search:
         first = self._new([self._starts.popleft() for _ in range(min(count, len(self._starts)))])
         count -= len(first)
         draws = range(self._draws * count)
-        drawn = self._new(self._next_point() for _ in draws)
+        drawn = self._likely(self._next_point() for _ in draws)
         if len(drawn) < FEW * count:
-            drawn += self._new(self._longer_point() for _ in draws)
+            drawn += self._likely(self._longer_point() for _ in draws)
         scores = self._ranking.scores([c.cost for c in drawn], self.automatic.cost)
         order = sorted(range(len(drawn)), key=lambda n: (scores[n], n))
         free = min(len(drawn), math.ceil(ANY * count))
@@ -118,15 +118,15 @@ class Search:
         found: list[Candidate] = []
         for point in points:
             candidate = self._candidate(point)
-            if candidate is None or self._is_hopeless(candidate):
-                continue
-            if candidate.script not in self._seen:
+            if candidate is not None and candidate.script not in self._seen:
                 self._seen.add(candidate.script)
                 found.append(candidate)
         return found
 
-    def _is_hopeless(self, candidate: Candidate) -> bool:
-        return candidate.cost.cycles > HOPELESS * self.automatic.cost.cycles
+    def _likely(self, points: Iterable[Point]) -> list[Candidate]:
+        """The new ones that are not hopeless."""
+        most = HOPELESS * self.automatic.cost.cycles
+        return [c for c in self._new(points) if c.cost.cycles <= most]
 
     def _longer_point(self) -> Point:
         if self._rng.random() < 0.5:

@@ -416,6 +416,10 @@ class DeviceArray:
         """The array for use on a stream, after writes to it; if `writes`, also after its reads."""
         return Operand(self.used(stream, writes), self.shape, self.dtype, owner=self)
 
+    def shares(self, other: DeviceArray) -> bool:
+        """Whether both have the same memory: each has its own, but for copies of the object."""
+        return self._buffer is other._buffer
+
     def used(self, stream: Any, writes: bool = False) -> Any:
         """The handle of its memory for such a use."""
         if not self._done and self.stream != stream:

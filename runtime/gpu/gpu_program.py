@@ -22,6 +22,7 @@ from runtime.common.arguments import (
     check_input,
     check_output,
     check_spans,
+    key_of_sizes,
     match_arguments,
     match_outputs,
     shape_of,
@@ -130,6 +131,8 @@ class GpuProgram:
         """
         if threads is not None or sizes or self._updated or len(arrays) != len(self._dtypes):
             return NotImplemented
+        if not arrays:  # so that nothing says whether results are to stay here
+            return NotImplemented
         pool = self.device.pool
         for a in arrays if out is None else (*arrays, out):
             if type(a) is not DeviceArray or a.device.pool is not pool:
@@ -152,14 +155,11 @@ class GpuProgram:
     def _results_of(
         self, plan: _Plan, arrays: Sequence[DeviceArray], out: DeviceArray | None, stream: Any
     ) -> list[DeviceArray] | None:
-        """The arrays that a call writes to; None if `out` may not be the one.
-
-        Every `DeviceArray` has memory of its own.
-        """
+        """The arrays that a call writes to; None if `out` may not be the one."""
         outputs, shapes, device = self.program.outputs, plan.binding.shapes, self.device
         if out is not None:
             wanted = [(shapes[t.name], t.dtype.numpy) for t in outputs]
-            is_apart = all(a is not out for a in arrays)
+            is_apart = not any(a.shares(out) for a in arrays)
             return [out] if is_apart and wanted == [(out.shape, out.dtype)] else None
         found = []
         for t in outputs:
@@ -171,17 +171,14 @@ class GpuProgram:
         self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
     ) -> Any:
         """As `quick`."""
-        names = [t.name for t in self.program.inputs]
+        names = [t.name for t in self.program.inputs[len(arrays) :]]
         if len(names) != len(named) or any(n not in named for n in names):
             return NotImplemented
-        return self.quick(tuple([named[n] for n in names]), out, threads, None)
+        return self.quick((*arrays, *[named[n] for n in names]), out, threads, None)
 
     def plan(self, shapes: Mapping[str, Shape], asked: Mapping[str, Any]) -> _Plan:
         """Sizes, shapes and launches for input shapes.  Raises as `bind` does."""
-        key = (
-            tuple(shapes.values()),
-            tuple(sorted((n, str(v), type(v)) for n, v in asked.items())) if asked else (),
-        )
+        key = (tuple(shapes.values()), key_of_sizes(asked))
         plan = self._plans.get(key)
         if plan is None:
             binding = bind(self.program, shapes, asked)
@@ -227,7 +224,7 @@ class GpuProgram:
         """
         self(**given, out=out)
         arrays, asked = match_arguments(self.program, (), given)
-        plan = self.plan({n: a.shape for n, a in arrays.items()}, asked)
+        plan = self.plan({t.name: arrays[t.name].shape for t in self.program.inputs}, asked)
         if plan.steps is None or self._updated:  # too many, or the host copies what is updated
 
             def call(count: int) -> None:

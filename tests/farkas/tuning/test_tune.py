@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -357,3 +358,29 @@ def test_plots(won: str, tmp_path: Path) -> None:
     assert made.plot(tmp_path / "plot.svg").read_text().count("<svg") == 1
     assert made.plot(tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert made.view()._repr_html_().count("<svg") == 1
+
+
+ASKED = r"""
+import farkas as fk
+from farkas.targets.find_target import target_of
+from farkas.tuning.job import job_of
+from farkas.tuning.learned import Ranking
+from farkas.tuning.search import Search
+text = "def f(float32 A[40,50,60], float32 B[60,50,30], float32 D[30]) -> (C) {"
+text += " T[i,l] +=! A[i,j,k] * B[k,j,l]; C[i,l] = max(T[i,l] + D[l], 0) }"
+job = job_of(fk.parse(text), False, {}, target_of(None, None, 2))
+search = Search(job.space, job.estimate, 3, Ranking())
+print(*(c.script for _ in range(2) for c in search.ask(6)), sep="\n\n")
+"""
+
+
+def test_the_same_seed_asks_for_the_same_points_in_every_process() -> None:
+    """Sets of strings have another order in each."""
+    asked = []
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", ASKED], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )  # fmt: skip
+        asked.append(done.stdout)
+    assert asked[0] == asked[1] and asked[0].count("\n\n") >= 8

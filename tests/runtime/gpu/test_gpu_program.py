@@ -5,6 +5,7 @@ What only CUDA has, and streams, is in `cuda_scenarios`.
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 from dataclasses import replace
@@ -109,7 +110,8 @@ def test_a_call_like_an_earlier_one_is_quick(device: Device) -> None:
     out = run(x, y)
     again = run.quick((x, y), None, None, None)
     named = run.quick_named((), None, None, {"B": y, "A": x})
-    for result in (again, named):
+    mixed = run.quick_named((x,), None, None, {"B": y})
+    for result in (again, named, mixed):
         assert isinstance(result, DeviceArray) and result is not out
         np.testing.assert_allclose(result.numpy(), a @ b, rtol=1e-5)
     x2 = device.put(2 * a)
@@ -135,6 +137,8 @@ def test_what_is_not_like_an_earlier_call(device: Device) -> None:
     }
     for what, (arrays, to) in odd.items():
         assert run.quick(arrays, to, None, None) is NotImplemented, what
+    assert run.quick((x, y), copy.copy(x), None, None) is NotImplemented
+    assert run.quick_named((x, y), None, None, {"A": x, "B": y}) is NotImplemented
     assert run.quick((x, y), None, 1, None) is NotImplemented
     assert run.quick((x, y), None, None, {"N": 8}) is NotImplemented
     assert run.quick_named((), None, None, {"A": x, "N": 8}) is NotImplemented
@@ -157,6 +161,25 @@ def test_quick_calls_with_temporaries_and_several_results(device: Device) -> Non
     run(there)
     found = run.quick((there,), None, None, None)
     np.testing.assert_array_equal(found.numpy(), 3 * np.arange(7) + 1)
+
+
+def test_without_inputs_results_are_on_the_host(device: Device) -> None:
+    run = compiled("def f() -> (float32 Y[4]) { Y[i] = 2 * i }", "", device)
+    for _ in range(2):
+        assert run.quick((), None, None, None) is NotImplemented
+        assert isinstance(run(), np.ndarray)
+
+
+def test_repeated_calls_name_inputs_in_any_order(device: Device) -> None:
+    run = product(device)
+    a, b = matrices()
+    x, y, out = device.put(a), device.put(b), device.put(np.zeros((9, 17), np.float32))
+    run.repeated({"B": y, "A": x}, out)(3)
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
+    with pytest.raises(fk.ArgumentError):
+        run(device.put(a.T.copy()), device.put(b.T.copy()))
+    with pytest.raises(fk.ArgumentError):
+        run(device.put(np.ones((3, 17), np.float32)), x)
 
 
 def test_what_is_updated_has_no_quick_call(device: Device) -> None:
