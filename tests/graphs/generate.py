@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, helper
 
-from tests.graphs import bodies, elementwise, moves, others, reductions, shapes
+from tests.graphs import bodies, contrib, elementwise, moves, others, reductions, shapes
 from tests.graphs.draft import Draft, Value, element_type, model_of, reads_of
 from tests.mutation.workers import Arrays
 
@@ -23,6 +23,7 @@ FLAT: dict[Callable[[Draft], None], int] = {
     **moves.ALL,
     **shapes.ALL,
     **others.ALL,
+    **contrib.ALL,
 }
 
 
@@ -48,12 +49,14 @@ def generate(seed: int) -> Case:
     """The graph of a seed."""
     rng = random.Random(f"graph {seed}")
     is_open = rng.random() < 0.65
+    is_large = rng.random() < 0.25
     trials = 3 if is_open else 2
     sizes = {}
     if is_open:
-        pool = (1, 2, 2, 3, 3, 4, 5, 9) + ((0,) if rng.random() < 0.15 else ())
+        pool = (1, 7, 16, 17, 33, 40, 65) if is_large else (1, 2, 2, 3, 3, 4, 5, 9)
+        pool += (0,) if rng.random() < 0.15 else ()
         sizes = {n: tuple(rng.choice(pool) for _ in range(trials)) for n in ("n", "m", "k")}
-    draft = Draft(rng, rng.randint(13, 21), sizes, trials)
+    draft = Draft(rng, rng.randint(13, 21), sizes, trials, is_large=is_large)
     for _ in range(rng.randint(1, 6)):
         draft.random_input()
     for _ in range(rng.randint(0, 3)):
@@ -132,7 +135,7 @@ def make_functions(draft: Draft, model: onnx.ModelProto) -> None:
         model.functions.append(
             helper.make_function(
                 "local", node.op_type, [f"in_{i}" for i in range(len(node.input))],
-                list(body.output), [body], [helper.make_opsetid("", draft.opset)],
+                list(body.output), [body], [*model.opset_import],
             )
         )  # fmt: skip
     model.opset_import.append(helper.make_opsetid("local", 1))

@@ -52,7 +52,7 @@ class Run:
     answer: Answer
 
 
-def run_trials(data: bytes, trials: tuple[Arrays, ...], fixed: bool) -> list[Run]:
+def run_trials(data: bytes, trials: tuple[Arrays, ...], fixed: bool, threads: int = 1) -> list[Run]:
     """Run a model on the inputs of each trial, as far as that goes, and again from the cache.
 
     fixed : compile it for the sizes of the last trial, too
@@ -66,7 +66,7 @@ def run_trials(data: bytes, trials: tuple[Arrays, ...], fixed: bool) -> list[Run
         trial = chosen[0][0]
         try:
             with np.errstate(all="ignore"):
-                model = fk.compile_onnx(data, threads=1, shapes=shapes)
+                model = fk.compile_onnx(data, threads=threads, shapes=shapes)
                 for trial, inputs in chosen:
                     found = dict(model.run(dict(inputs)))
                     runs.append(Run(trial, way, Answer("ran", "", found)))
@@ -98,7 +98,7 @@ class Judge:
     def __call__(self, case: Case) -> Outcome:
         """What becomes of a graph."""
         expected = [self._reference(case.data, inputs) for inputs in case.trials]
-        found = self._farkas(case.data, case.trials, case.seed % 3 == 0)
+        found = self._farkas(case.data, case.trials, case.seed % 3 == 0, 1 + case.seed % 2)
         if isinstance(found, Answer):
             return Outcome(case, found.how, found.what)
         for answer in expected:
