@@ -96,8 +96,10 @@ def _is_not_scores(array: Array) -> bool:
 
 
 def _relative(exact: Sequence[Array], found: Sequence[Array]) -> float:
-    error = max(float(np.abs(f - e).max(initial=0)) for e, f in zip(exact, found, strict=True))
-    scale = max(float(np.abs(e).max(initial=0)) for e in exact)
+    # Python's max would lose a NaN.
+    apart = [np.abs(f - e).max(initial=0) for e, f in zip(exact, found, strict=True)]
+    error = float(np.max(apart))
+    scale = float(np.max([np.abs(e).max(initial=0) for e in exact]))
     if np.isnan(error):
         return float("inf")
     return 100 * error / scale if scale else (float("inf") if error else 0.0)

@@ -8,6 +8,7 @@ C-contiguous or not aligned, and ``copy=False`` refuses that too.  Every refusal
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Op, Size, evaluate_int, sizes_of
 from poly.ir.intervals import LARGEST_SIZE, MOST_BYTES
 from poly.ir.program import Program, Tensor
-from poly.ir.size_values import by_name, check_size, whole_number
+from poly.ir.size_values import by_name, check_size, shown, whole_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -524,9 +525,21 @@ def check_no_stream(stream: Any) -> None:
         raise ArgumentError("stream= is not supported on a CPU; omit it")
 
 
+def key_of_sizes(sizes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells the sizes of a call from others: objects may be numbers and print as they like."""
+    return tuple(sorted((n, *_told(v)) for n, v in sizes.items())) if sizes else ()
+
+
+def _told(value: Any) -> tuple[Any, type]:
+    try:
+        return operator.index(value), type(value)
+    except TypeError:
+        return str(value), type(value)
+
+
 def check_threads(threads: Any) -> int:
     """A number of threads.  Raises `ArgumentError` unless it is an integer from 1 to 4096."""
     value = whole_number("threads", threads)
     if not 1 <= value <= MAX_THREADS:
-        raise ArgumentError(f"threads={value} is not in the range 1 to {MAX_THREADS}")
+        raise ArgumentError(f"threads={shown(value)} is not in the range 1 to {MAX_THREADS}")
     return value

@@ -40,7 +40,8 @@ DEFAULT_LIMIT = 2 << 30
 ENVIRONMENT = "FARKAS_CACHE_DIR"
 _FORMAT = "v1"
 _MANIFEST = "manifest.json"
-_STALE_SECONDS = 3600.0
+#: What is left behind is removed after so many seconds, if a process of that number runs later.
+_STALE_SECONDS, _OLD_SECONDS = 3600.0, 24 * 3600.0
 _CHUNK = 1 << 20
 #: Files of so many bytes are written by all processors.
 _LARGE = 8 << 20
@@ -372,12 +373,28 @@ class Cache:
                 total -= size
 
     def _remove_stale(self) -> None:
-        """Remove what killed processes left behind more than an hour ago."""
-        oldest = time.time() - _STALE_SECONDS
+        """Remove what processes that have ended left behind more than an hour ago."""
+        now = time.time()
         for path in _children(self._temporary):
             with contextlib.suppress(OSError):
-                if path.lstat().st_mtime < oldest:
+                age = now - path.lstat().st_mtime
+                # In another container or on another machine, a number is that of another process.
+                is_alive = age < _OLD_SECONDS and _is_alive(path.name.partition("-")[0])
+                if age > _STALE_SECONDS and not is_alive:
                     _remove(path)
+
+
+def _is_alive(process: str) -> bool:
+    """Whether there is a process of this number, which may be another one by now."""
+    if not re.fullmatch(r"[1-9]\d{0,9}", process):
+        return False
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # there is one, of another user
+    return True
 
 
 #: The temporary directories that replace directories that are not writable.

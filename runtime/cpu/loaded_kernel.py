@@ -36,6 +36,7 @@ from runtime.common.arguments import (
     clash,
     default_threads,
     fits,
+    key_of_sizes,
     match_arguments,
     match_outputs,
     shape_of,
@@ -268,7 +269,7 @@ class LoadedKernel:
     def _plan(self, inputs: list[Array], sizes: Mapping[str, Any]) -> _Plan:
         key: tuple[Any, ...] = tuple([array.shape for array in inputs])
         if sizes:
-            key = (key, tuple(sorted((n, str(v), type(v)) for n, v in sizes.items())))
+            key = (key, key_of_sizes(sizes))
         plan = self._plans.get(key)
         if plan is None:
             plan = self._make_plan([array.shape for array in inputs], sizes)

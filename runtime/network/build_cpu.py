@@ -85,7 +85,7 @@ def _key(
 ) -> str:
     """The cache key of a graph's library."""
     declared = (i.text for i in declared_intrinsics())
-    code = code_digest("poly", "codegen")
+    code = code_digest("poly", "codegen", "runtime")  # which places values in memory
     where = (toolchain.identity, str(machine), tuned.identity if tuned else "")
     return digest("model", _FORMAT, code, *where, *declared, graph_text)
 

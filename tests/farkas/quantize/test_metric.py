@@ -20,6 +20,8 @@ def test_relative_is_of_the_largest_value_and_the_worst_output() -> None:
     assert Metric().drop([[0 * A]], [[0 * A]]) == 0
     assert Metric().drop([[0 * A]], [[A]]) == np.inf
     assert Metric().drop([[A]], [[A * np.nan]]) == np.inf
+    assert Metric().drop([[A], [A]], [[A], [A * np.nan]]) == np.inf
+    assert Metric().drop([[A, A]], [[A, A * np.nan]]) == np.inf
 
 
 def test_cosine_is_the_mean_over_samples() -> None:

@@ -95,6 +95,18 @@ def test_a_damaged_entry_is_built_again(store: Cache, name: str, how: str) -> No
     assert list((store.directory / "temporary").iterdir()) == []
 
 
+def test_what_processes_left_behind_is_removed_once_they_have_ended(store: Cache) -> None:
+    folders = [store.directory / "temporary" / f"{n}-x" for n in (os.getpid(), 4000000000)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        os.utime(folder, (time.time() - 7200,) * 2)
+    store._remove_stale()
+    assert [f.exists() for f in folders] == [True, False]
+    os.utime(folders[0], (0, 0))  # the process of this number is another one by now
+    store._remove_stale()
+    assert not folders[0].exists()
+
+
 @pytest.mark.parametrize(
     "text", ["[]", "null", "{}", '{"key": 3}', '{"key": "KEY", "files": {"../x": {}}}', "\xff"]
 )

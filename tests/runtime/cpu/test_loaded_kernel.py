@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import farkas as fk
 from codegen.c.kernel_source import KernelSource
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.dtypes import FLOAT64
@@ -61,6 +62,25 @@ def test_sizes_change_between_calls(add: LoadedKernel) -> None:
     for size in [*range(40), 1000, 3, 0]:
         a = np.full(size, 2, np.float32)
         assert np.array_equal(add(a, a), a + a)
+
+
+def test_sizes_are_numbers_whatever_they_print() -> None:
+    class Told:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __index__(self) -> int:
+            return self.value
+
+        def __str__(self) -> str:
+            return "a size"
+
+    kernel = fk.compile("def f[M,N](float32 X[M]) -> (float32 Y[N]) { Y[i] = X[0] * 2 }")
+    for size in (5, 7, 5):
+        found = kernel(np.ones(3, np.float32), N=Told(size))
+        assert isinstance(found, np.ndarray) and found.shape == (size,)
+    with pytest.raises(ArgumentError, match="a number of 16610 bits"):
+        kernel(np.ones(3, np.float32), N=10**5000)
 
 
 def test_strided_arrays_are_copied(add: LoadedKernel) -> None:
