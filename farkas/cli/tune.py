@@ -43,7 +43,7 @@ def _budget(ctx: click.Context, option: click.Parameter, value: str) -> float:
     "tune",
     epilog="""\b
 Examples:
-  farkas tune -e 'ij,jk->ik' --dtype float32 --size I=13 --size J=4099 --size K=37
+  farkas tune -e 'ij,ik,il->jkl' --dtype float32 --size I=211 --size J=17 --size K=19 --size L=23
   farkas tune conv.fk --budget 2m --plot conv.svg
   farkas tune mobilenet.onnx --budget 5m --threads 2
   farkas tune --export records.jsonl

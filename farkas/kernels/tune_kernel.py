@@ -127,7 +127,8 @@ def tune(
 ) -> TunedKernel:
     """Search for a schedule of a comprehension that is faster than the automatic one.
 
-    >>> tuned = fk.tune("ij,jk->ik", dtypes="float32", sizes={"I": 13, "J": 4099, "K": 37})
+    >>> sizes = {"I": 211, "J": 17, "K": 19, "L": 23}
+    >>> tuned = fk.tune("ij,ik,il->jkl", dtypes="float32", sizes=sizes)
     >>> print(tuned.gain, tuned.script)
 
     Every schedule that is tried is checked against the dependences, as any other is, measured
