@@ -130,7 +130,7 @@ class LaneText:
         if have.is_float and have.bits == 32 and want.is_integer and is_wide:
             steps.append(FLOAT64)
         if have.is_float and want == UINT32:
-            steps.append(INT64)  # 2^31 and more is no int32
+            steps.append(INT64)  # int32 does not hold 2^31 and more
         current = have
         for step in (*steps, want):
             if step == current:

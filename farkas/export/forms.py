@@ -84,8 +84,7 @@ def write_form(
             return made.written({folder / name: data})
     if form == "wasm":
         files: dict[str | Path, bytes] = {path: build_wasm.wasm(made, compiler)}
-        apart = weights is not None and bool(made.weights)
-        beside = os.path.relpath(weights, path.parent) if weights is not None and apart else ""
+        beside = os.path.relpath(weights, path.parent) if weights and made.weights else ""
         text = build_wasm.javascript(made, path.name, beside)
         files[path.with_suffix(".mjs")] = text.encode()
         return made.written(files if weights is None else {**files, weights: made.weights})

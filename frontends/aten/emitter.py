@@ -242,6 +242,10 @@ class Emitter:
         read = converted(at("X", indices(ref.rank)), ref.dtype, dtype)
         return self.each(dtype, ref.shape, read, {"X": ref})
 
+    def casts(self, refs: Sequence[Ref], like: Sequence[Ref]) -> list[Ref]:
+        """The same elements in the types of others, one by one."""
+        return [self.cast(r, other.dtype) for r, other in zip(refs, like, strict=True)]
+
     def reshape(self, ref: Ref, shape: Sequence[Extent]) -> Ref:
         """The same elements under another shape."""
         if tuple(shape) == ref.shape:

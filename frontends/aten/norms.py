@@ -25,7 +25,7 @@ def layer_norm(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     spread, mean = _moments(e, x, axes, thin)
     scale = computed(e, "1 / sqrt({v} + {eps})", {"v": spread, "eps": a["eps"]}, thin)
     found = _applied(e, x, mean, scale, a.get("weight"), a.get("bias"))
-    return [found, e.cast(mean, outs[1].dtype), e.cast(scale, outs[2].dtype)]
+    return [found, *e.casts([mean, scale], outs[1:])]
 
 
 @lowering("native_group_norm.default")
@@ -48,8 +48,8 @@ def group_norm(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
         for name in ("weight", "bias")
     ]
     found = e.reshape(_applied(e, split, mean, scale, *own), x.shape)
-    each = (e.reshape(v, (batch, groups)) for v in (mean, scale))
-    return [found, *(e.cast(v, out.dtype) for v, out in zip(each, outs[1:], strict=True))]
+    each = [e.reshape(v, (batch, groups)) for v in (mean, scale)]
+    return [found, *e.casts(each, outs[1:])]
 
 
 def _is_float(x: Ref) -> None:
@@ -143,9 +143,8 @@ def batch_norm_training(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
             e, f"{kept} {{running_var}} + {{momentum}} * {{v}} * {{unbiased}}", given, channel
         ),
     ]
-    results: tuple[Ref, ...] = (mean, given["scale"], *moved)
-    casts = (e.cast(v, out.dtype) for v, out in zip(results, outs[1:], strict=True))
-    return [_scaled(e, x, given["factor"], shift), *casts]
+    moments = e.casts([mean, given["scale"], *moved], outs[1:])
+    return [_scaled(e, x, given["factor"], shift), *moments]
 
 
 @lowering("native_batch_norm_backward.default")
@@ -175,7 +174,7 @@ def batch_norm_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
     if not train:
         value = f"{x.dtype}({g} * F[{c}])"
         moved = e.each(x.dtype, x.shape, value, {"G": grad, "F": factor})
-        return [moved, e.cast(of_weight, outs[1].dtype), e.cast(total, outs[2].dtype)]
+        return [moved, *e.casts([of_weight, total], outs[1:])]
     extents = [x.shape[n] for n in axes]
     if not all(isinstance(s, int) for s in extents):
         raise Unsupported("the gradient of a batch of open size")
@@ -187,4 +186,4 @@ def batch_norm_backward(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref |
     )
     inputs = {"G": grad, "X": x, "T": total, "M": mean, "D": slope, "F": factor}
     moved = e.each(x.dtype, x.shape, value, inputs)
-    return [moved, e.cast(of_weight, outs[1].dtype), e.cast(total, outs[2].dtype)]
+    return [moved, *e.casts([of_weight, total], outs[1:])]

@@ -179,7 +179,7 @@ def variance(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref | list[Ref | None
     count = f"max({_count(e, x, axes, out.dtype)} - {float(correction)!r}, 0)"
     value = f"{at('X', indices(out.rank))} / {count}"
     found = e.each(out.dtype, out.shape, value, {"X": summed}, x.shape)
-    results = [e.cast(r, o.dtype) for r, o in zip((found, middle), outs, strict=False)]
+    results = e.casts([found, middle][: len(outs)], outs)
     return results[0] if len(outs) == 1 else [*results]
 
 

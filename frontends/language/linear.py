@@ -31,7 +31,7 @@ _INTEGER_OPS = ("neg", "add", "sub", "mul", "floordiv", "mod", "min", "max")
 
 
 def _divides_by_size(expr: Expr) -> bool:
-    """Whether it divides by what is no literal, or by 0."""
+    """Whether it divides by what is not a literal, or by 0."""
     divisors = (e.args[1] for e in walk(expr) if isinstance(e, Op) and e.fn in ("floordiv", "mod"))
     return any(not isinstance(d, Const) or d.value == 0 for d in divisors)
 

@@ -259,7 +259,7 @@ class Source:
 
         Raises
         ------
-        ModelError : they are no initializers, so that there is nothing to change; or the operator
+        ModelError : they are not initializers, so that there is nothing to change; or the operator
             has no training mode.
         """
         name = printable(shown_name(node))

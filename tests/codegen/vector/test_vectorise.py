@@ -76,7 +76,7 @@ def test_comparisons_of_indices_that_wrap_around() -> None:
 
 
 def test_floats_that_only_uint32_holds() -> None:
-    """3e9 is no int32."""
+    """3e9 does not fit into int32."""
     text = "def f(float32 X[N]) -> (uint32 Y[N]) { Y[i] = uint32(X[i]) }"
     x = np.array([3e9, 2147483648.0, 4294967040.0, 0.0, 1.5, 2147483520.0] * 11, np.float32)
     for count in (1, 6, 66):
