@@ -44,8 +44,8 @@ PAGE, TURN_PAGE = 4096, 8
 SCATTER = 6
 #: Sides of the largest register tile.
 MOST_VECTORS, MOST_ROWS = 4, 14
-#: What partial tiles at the end of columns, or of rows, cost beside their own time: more code, and
-#: more branches.
+#: What partial tiles at the end of columns cost beside their own time, by more code and branches;
+#: and those at the end of rows, after which threads cannot share columns and rows together.
 PARTIAL_COLUMNS, PARTIAL_ROWS = 1.05, 1.15
 #: The fraction of busy lanes from which on the only tile may be partial.
 NEARLY_FULL = 0.9
@@ -397,7 +397,9 @@ def register_tile(
 ) -> tuple[int, int, float]:
     """(vectors, rows) of accumulators that fit the registers besides operands, for given extents.
 
-    Also the quality: useful multiply-adds of whole vectors over the time of all tiles.
+    Also the quality: useful multiply-adds of whole vectors over the time of all tiles.  What the
+    choice of rows adds for a partial tile, because threads then share rows less evenly, is no part
+    of it: other lanes have other rows.
 
     whole : rows are a divisor of this
     """
@@ -409,7 +411,7 @@ def register_tile(
         return vectors, count, _quality(columns, vectors * count, lanes, vectors, count, cost)
     rows = max(1, rows)
     accumulators = machine.registers - 4
-    best = (0.0, 1, 1)
+    best, chosen = (0.0, 1, 1), 0.0
     for vectors in range(1, min(most_vectors, MOST_VECTORS) + 1):
         if columns is not None and vectors > 1 and columns < NEARLY_FULL * vectors * lanes:
             break
@@ -417,9 +419,10 @@ def register_tile(
             if whole is not None and whole % count:
                 continue
             quality = _quality(columns, rows, lanes, vectors, count, cost)
-            if quality > best[0] * 1.01:
-                best = (quality, vectors, count)
-    return best[1], best[2], best[0]
+            uneven = PARTIAL_ROWS if rows % count else 1.0
+            if quality / uneven > best[0] * 1.01:
+                best, chosen = (quality / uneven, vectors, count), quality
+    return best[1], best[2], chosen
 
 
 def _quality(
@@ -431,5 +434,5 @@ def _quality(
     across = [(columns // width, vectors), (1, -(-(columns % width) // lanes))]
     down = [(rows // count, count), (1, rows % count)]
     time = sum(n * m * cost(v, r) for n, v in across for m, r in down if n * m * v * r)
-    ends = (PARTIAL_COLUMNS if columns % width else 1) * (PARTIAL_ROWS if rows % count else 1)
+    ends = PARTIAL_COLUMNS if columns % width else 1
     return columns * rows / lanes / (time * ends)
