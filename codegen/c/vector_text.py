@@ -99,7 +99,7 @@ class LaneText:
         if not depends_on(e, self.var):
             return f"fk_splat_{self._name(want)}({self.values.text(e, want)})"
         own = dtype_where(e, self.printer.dtypes, want)
-        if is_index_value(e, self.var):
+        if is_index_value(e, self.var) and not (isinstance(e, Op) and e.fn == "select"):
             return self._lane_by_lane(e, want)
         if isinstance(e, Read):
             text = self.load(e)

@@ -387,7 +387,11 @@ def iota(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
 def _steps(e: Emitter, start: Any, step: Any, out: Ref) -> Ref:
     reads = Reads(e, {}, out)
-    first, step_ = reads.scalar(start, out.dtype), reads.scalar(step, out.dtype)
     if out.dtype == "bool":
         raise Unsupported("a range of bool")
-    return e.each(out.dtype, out.shape, f"{first} + {out.dtype}(i0) * {step_}", {}, reads.more)
+    text = f"{out.dtype}(i0)"
+    if step != 1:
+        text += f" * {reads.scalar(step, out.dtype)}"
+    if start != 0:
+        text = f"{reads.scalar(start, out.dtype)} + {text}"
+    return e.each(out.dtype, out.shape, text, {}, reads.more)

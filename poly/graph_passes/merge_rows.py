@@ -2,25 +2,30 @@
 
 This is attention, whatever stands between: scales, masks, a softmax.  The call is scheduled by
 blocks of rows (`poly.strategy.cpu.row_blocks`), and no value of the size of all rows is stored.
+What is cheap to compute for each element of a row, such as a causal mask that all layers share, is
+computed there instead of being as large as all rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf, prod
 
 from poly.errors import ProgramError
 from poly.graph_passes.fuse_calls import Pairs, join_calls
-from poly.ir.expr import Index, Read
-from poly.ir.graph import Call, Graph, GraphNode
+from poly.ir.expr import Const, Expr, Index, Read
+from poly.ir.graph import Call, Graph, GraphNode, View
 from poly.ir.program import Program
 from poly.ir.row_chains import is_product_sum, row_chain
 from poly.rewrites.divide_after import divide_after
-from poly.rewrites.merge_programs import merge, simplified
+from poly.rewrites.merge_programs import REPEAT_COST, cost, merge, readers, simplified
 from poly.rewrites.split_rows import split_rows
 
 #: The most calls between two contractions.
 BETWEEN = 3
+#: Bytes of a value that caches hold beside all else.
+LARGE = 1 << 20
 
 
 def merge_rows(graph: Graph) -> Graph:
@@ -34,21 +39,11 @@ def merge_rows(graph: Graph) -> Graph:
 def _merged(graph: Graph, last: Call) -> Graph:
     """The graph with the chain that ends at a call as one call, if there is one."""
     makers = {o: n for n in graph.nodes for o in n.outputs}
-    whole, gone = last, [last]
-    for _ in range(BETWEEN + 1):
-        found = [m for m in (_only_made(graph, makers, v, gone) for v in whole.inputs) if m]
-        rows = [m for m in found if _contractions(m.program) <= 1 and _makes_rows(m)]
-        if not rows or _is_direct(rows[-1].program, whole.program):
-            return graph
-        joined = join_calls(rows[-1], whole, _joined)
-        if joined is None:
-            return graph
-        whole, gone = joined, [rows[-1], *gone]
-        if _contractions(whole.program) == 2:
-            break
-    if not _is_chain(whole.program):
+    found = _chain(graph, makers, last, [last])
+    if found is None:
         return graph
-    whole, gone = _with_copies(graph, makers, whole, gone)
+    whole, gone = _with_copies(graph, makers, *found)
+    whole = _with_masks(graph, makers, whole)
     whole = replace(whole, program=divide_after(whole.program))
     at = graph.nodes.index(last)
     nodes = [whole if n == at else node for n, node in enumerate(graph.nodes)]
@@ -60,6 +55,26 @@ def _merged(graph: Graph, last: Call) -> Graph:
         values={k: v for k, v in graph.values.items() if k not in hidden},
         labels={k: v for k, v in graph.labels.items() if k not in hidden},
     )
+
+
+def _chain(
+    graph: Graph, makers: Mapping[str, GraphNode], whole: Call, gone: list[Call]
+) -> tuple[Call, list[Call]] | None:
+    """A chain that ends with a call, and the calls that it is made of, if there is one."""
+    if _contractions(whole.program) == 2:
+        return (whole, gone) if _is_chain(whole.program) else None
+    if len(gone) > BETWEEN + 1:
+        return None
+    makes = [m for m in (_only_made(graph, makers, v, gone) for v in whole.inputs) if m]
+    rows = [m for m in makes if _contractions(m.program) <= 1 and _makes_rows(m)]
+    for made in reversed(rows):
+        if _is_direct(made.program, whole.program):
+            continue
+        joined = join_calls(made, whole, _joined)
+        found = joined and _chain(graph, makers, joined, [made, *gone])
+        if found:
+            return found
+    return None
 
 
 def _with_copies(
@@ -74,6 +89,61 @@ def _with_copies(
         if joined is not None and _is_chain(joined.program):
             whole, gone = joined, [copy, *gone]
     return whole, gone
+
+
+def _with_masks(graph: Graph, makers: Mapping[str, GraphNode], whole: Call) -> Call:
+    """The chain computing what is as large as its rows, although others may compute it too."""
+    while True:
+        for value in whole.inputs:
+            made = _made(graph, makers, value)
+            if made is None or not _is_mask(made.program) or not _is_beside_rows(whole, value):
+                continue
+            joined = join_calls(made, whole, _inlined)
+            if joined is not None and _is_chain(joined.program):
+                whole = joined
+                break
+        else:
+            return whole
+
+
+def _made(graph: Graph, makers: Mapping[str, GraphNode], value: str) -> Call | None:
+    """The call that makes a value, or of which it is a view with more dimensions, of 1 element."""
+    made = makers.get(value)
+    if isinstance(made, Call):
+        return made if len(made.outputs) == 1 else None
+    source = makers.get(made.input) if isinstance(made, View) else None
+    if not isinstance(source, Call) or len(source.outputs) != 1:
+        return None
+    (before,), after = source.program.outputs, graph.values[value]
+    wide = [n for n, e in enumerate(after.shape) if e != Const(1)]
+    if tuple(after.shape[n] for n in wide) != graph.values[source.outputs[0]].shape:
+        return None
+    places = dict(zip(wide, range(before.rank), strict=True))
+
+    def spread(of: tuple[Expr, ...], one: Expr) -> tuple[Expr, ...]:
+        return tuple(of[places[n]] if n in places else one for n in range(after.rank))
+
+    target = {before.name: replace(before, shape=spread(before.shape, Const(1)))}
+    statements = tuple(
+        replace(s, target=Read(before.name, spread(s.target.indices, Const(0))))
+        for s in source.program.statements
+    )
+    program = replace(
+        source.program, outputs=tuple(target.values()), statements=statements, text=None
+    )
+    return replace(source, program=program, outputs=(value,))
+
+
+def _is_mask(program: Program) -> bool:
+    """Whether a program makes a mask: something large, or of unknown size, and each element of it
+    cheaply; or numbers of rows or columns.
+    """
+    if len(program.statements) != 1 or len(program.outputs) != 1 or _is_copy(program):
+        return False
+    (s,), (made,) = program.statements, program.outputs
+    extents = [e.value if isinstance(e, Const) else inf for e in made.shape]
+    large = made.rank >= 2 and prod(extents) * made.dtype.bytes >= LARGE
+    return (large or not program.inputs) and s.op == "=" and cost(s.value) <= REPEAT_COST
 
 
 def _only_made(
@@ -92,6 +162,26 @@ def _joined(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> 
         return simplified(merge(first, second, dict(bindings), dict(shared)))
     except ProgramError:
         return None
+
+
+def _inlined(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | None:
+    """Both programs, with what the first one makes computed where the second one reads it."""
+    (made,) = first.outputs
+    wanted = frozenset((made.name,))
+    try:
+        found = simplified(merge(first, second, dict(bindings), dict(shared)), wanted=wanted)
+    except ProgramError:
+        return None
+    return found if len(found.statements) == len(second.statements) else None
+
+
+def _is_beside_rows(whole: Call, value: str) -> bool:
+    """Whether only statements between the contractions of a chain read a value."""
+    inputs = zip(whole.inputs, whole.program.inputs, strict=True)
+    (name,) = (t.name for v, t in inputs if v == value)
+    statements = whole.program.statements
+    first, last = (n for n, s in enumerate(statements) if is_product_sum(s))
+    return all(first < n < last for n in readers(whole.program, name))
 
 
 def _contractions(program: Program) -> int:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from poly.ir.accesses import lane_value, loops_of_read
 from poly.ir.dtypes import FLOAT32
-from poly.ir.expr import Const, Index, Read, indices_of, reads_of
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, reads_of
+from poly.ir.linear_form import linear_form
+from poly.ir.operators import OPS
 from poly.ir.program import Program, Range, Statement
 
 #: Shorter rows than this, or fewer, stay in the caches anyway; longer ones do not fit into them.
@@ -109,7 +111,28 @@ def _why_not(s: Statement, first: Statement, depth: int, temps: set[str]) -> str
     own = _plain(s.free[:depth])
     if any(r.tensor in temps and r.indices[:depth] != own for r in (s.target, *reads_of(s.value))):
         return "reads other rows than its own"
-    return "" if lane_value(s.value) else "cannot run in lanes"
+    inside = lane_value(s.value) if is_product_sum(s) else _in_lanes(s.value, s.free[depth - 1])
+    return "" if inside else "cannot run in lanes"
+
+
+def _in_lanes(e: Expr, row: str) -> bool:
+    """Whether generated code computes an expression in vector lanes along the rows.
+
+    It compares the number of a row with that of a column as it does values, and takes what is
+    equal for all rows as a scalar.
+    """
+    if row not in indices_of(e):
+        return True
+    if isinstance(e, Op) and OPS[e.fn].rule == "compare" and all(map(_is_position, e.args)):
+        return True
+    if isinstance(e, Op):
+        return all(_in_lanes(a, row) for a in e.args)
+    return _in_lanes(e.arg, row) if isinstance(e, Cast) else lane_value(e)
+
+
+def _is_position(e: Expr) -> bool:
+    """Whether a value is an affine expression of loop variables."""
+    return all(isinstance(a, (Index, Size)) for a, _ in linear_form(e).terms)
 
 
 def _plain(names: tuple[str, ...]) -> tuple[Index, ...]:

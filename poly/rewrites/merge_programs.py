@@ -361,30 +361,36 @@ def _reindex(e: Expr, env: Mapping[str, Expr]) -> Expr:
 
 
 @lru_cache(maxsize=4096)
-def simplified(program: Program, kept: frozenset[str] = frozenset()) -> Program:
+def simplified(
+    program: Program, kept: frozenset[str] = frozenset(), wanted: frozenset[str] = frozenset()
+) -> Program:
     """`inline` and `align` until nothing changes, without temporaries that are never read.
 
-    kept : temporaries that are not inlined
+    kept, wanted : temporaries that are not inlined, and that are, although it takes more operations
     """
     while True:
-        changed = align(inline(program, kept))
+        changed = align(inline(program, kept, wanted))
         if changed == program:
             return verify_program(program)
         program = changed
 
 
-def inline(program: Program, kept: frozenset[str] = frozenset()) -> Program:
-    """Inline pointwise temporaries that may as well be computed where they are read."""
+def inline(
+    program: Program, kept: frozenset[str] = frozenset(), wanted: frozenset[str] = frozenset()
+) -> Program:
+    """Inline pointwise temporaries that may as well be computed where they are read, or have to."""
     for tensor in (t for t in program.temps if t.name not in kept):
         made = writers(program, tensor.name)
         if len(made) != 1:
             continue
         used = readers(program, tensor.name)
         if not used:
-            return inline(_without(program, made[0], tensor), kept)
+            return inline(_without(program, made[0], tensor), kept, wanted)
         value = _pointwise(program, made[0], used, tensor)
-        if value is not None and _pays(program, program.statements[made[0]], used, tensor):
-            return inline(_inlined(program, made[0], used, tensor, value), kept)
+        if value is not None and (
+            tensor.name in wanted or _pays(program, program.statements[made[0]], used, tensor)
+        ):
+            return inline(_inlined(program, made[0], used, tensor, value), kept, wanted)
     return program
 
 

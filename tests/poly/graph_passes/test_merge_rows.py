@@ -64,3 +64,107 @@ def test_attention(kind: str, calls: int) -> None:
     assert model.report.calls == calls or (kind not in ("plain", "masked") and calls > 4)
     stored = B * H * L * L * 4
     assert (model.report.arena_bytes < stored) == (calls == 4)
+
+
+def masked_layers(kind: str) -> onnx.ModelProto:
+    """Two layers of attention over x[batch,length,H*D], which share a mask."""
+    draw = np.random.default_rng(0)
+    at: dict[str, np.ndarray] = {
+        "zero": np.array(0), "one": np.array(1), "of_rows": np.array([1]),
+        "of_batch": np.array([1, 2]), "kept": np.float32([0]), "dropped": np.float32([-np.inf]),
+        "heads": np.array([0, 0, H, D]), "rows": np.array([0, 0, H * D]),
+    }  # fmt: skip
+    nodes = [
+        node("Shape", ["x"], ["size"], start=1, end=2),
+        node("Squeeze", ["size"], ["length"]),
+        node("Range", ["zero", "length", "one"], ["columns"]),
+        node("Unsqueeze", ["columns", "of_rows"], ["lines"]),
+    ]
+    if kind == "triangle":
+        nodes += [
+            node("Concat", ["size", "size"], ["square"], axis=0),
+            node("Expand", ["dropped", "square"], ["full"]),
+            node("Trilu", ["full", "one"], ["mask"], upper=1),
+        ]
+    else:
+        nodes += [
+            node("LessOrEqual", ["columns", "lines"], ["causal"]),
+            node("Unsqueeze", ["valid", "of_batch"], ["keys"]),
+            node("And", ["causal", "keys"], ["counts"]),
+        ]
+    if kind == "added":
+        nodes.append(node("Where", ["counts", "kept", "dropped"], ["mask"]))
+    last = "x"
+    for layer in range(2):
+        for n in "qkv":
+            at[f"w{n}{layer}"] = np.float32(draw.standard_normal((H * D, H * D)) / 7)
+            perm = [0, 2, 3, 1] if n == "k" else [0, 2, 1, 3]
+            nodes += [
+                node("MatMul", [last, f"w{n}{layer}"], [f"{n}0_{layer}"]),
+                node("Reshape", [f"{n}0_{layer}", "heads"], [f"{n}1_{layer}"]),
+                node("Transpose", [f"{n}1_{layer}"], [f"{n}{layer}"], perm=perm),
+            ]
+        nodes.append(node("MatMul", [f"q{layer}", f"k{layer}"], [f"s{layer}"]))
+        scores = node("Where", ["counts", f"s{layer}", "dropped"], [f"t{layer}"])
+        if kind != "chosen":
+            scores = node("Add", [f"s{layer}", "mask"], [f"t{layer}"])
+        last = f"y{layer}"
+        nodes += [
+            scores,
+            node("Softmax", [f"t{layer}"], [f"p{layer}"], axis=-1),
+            node("MatMul", [f"p{layer}", f"v{layer}"], [f"o{layer}"]),
+            node("Transpose", [f"o{layer}"], [f"turned{layer}"], perm=[0, 2, 1, 3]),
+            node("Reshape", [f"turned{layer}", "rows"], [last]),
+        ]
+    info = helper.make_tensor_value_info
+    inputs = [info("x", F, ["batch", "length", H * D])]
+    if kind != "triangle":
+        inputs.append(info("valid", TensorProto.BOOL, ["batch", "length"]))
+    used = {name for n in nodes for name in n.input}
+    constants = [numpy_helper.from_array(a, n) for n, a in at.items() if n in used]
+    graph = helper.make_graph(nodes, kind, inputs, [info(last, F, None)], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("kind", ["added", "chosen", "triangle"])
+def test_masks_that_layers_share(kind: str) -> None:
+    """They are computed for each row of scores, and nothing as large as all scores is stored."""
+    proto = masked_layers(kind)
+    model = fk.compile_onnx(proto, threads=2)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    draw = np.random.default_rng(1)
+    for batch, length in ((2, 140), (1, 33), (3, 1)):
+        given = {"x": draw.standard_normal((batch, length, H * D)).astype(np.float32)}
+        if kind != "triangle":
+            given["valid"] = draw.random((batch, length)) < 0.7
+            given["valid"][:, 0] = True
+        (expected,) = session.run(None, given)
+        (found,) = model.run(given).values()
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+    graphs = [part.graph for part in model.compiled]
+    shapes = [graph.values[v].shape for graph in graphs for n in graph.nodes for v in n.outputs]
+    long = [[e for e in shape if "length" in str(e)] for shape in shapes]
+    assert max(map(len, long)) == 1
+
+
+def test_one_head_whose_values_are_made_beside_it() -> None:
+    """Without a transpose, the product that makes V looks like rows as well."""
+    draw = np.random.default_rng(0)
+    stored = {f"w{n}": draw.standard_normal((D, D)).astype(np.float32) for n in "qkv"}
+    nodes = [node("MatMul", ["x", f"w{n}"], [n]) for n in "qkv"] + [
+        node("Transpose", ["k"], ["turned"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "turned"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "head", [info("x", F, [2, 300, D])], [info("y", F, None)],
+        [numpy_helper.from_array(a, n) for n, a in stored.items()],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = fk.compile_onnx(proto)
+    x = draw.standard_normal((2, 300, D)).astype(np.float32) / 3
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(model.run({"x": x})["y"], expected, 1e-4, 1e-5)
+    assert model.report.arena_bytes < 300 * 300 * 4

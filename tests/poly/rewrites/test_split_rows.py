@@ -21,16 +21,20 @@ END = "Y[b,i,e] = O[b,i,e] / Z[b,i]"
 WHOLE = f"{HEAD} {{ {SCORES}; {MOST}; {WEIGHTS}; {SUMS}; {LAST}; {END} }}"
 GUARDED = WHOLE.replace(LAST, "N[b,i,j] = select(isnan(P[b,i,j] / Z[b,i]), 0.0, P[b,i,j] / Z[b,i])")
 GUARDED = GUARDED.replace(END, "Y[b,i,e] +=! N[b,i,j] * V[b,j,e]")
+CAUSAL = WHOLE.replace("+ W[i,j]", "+ select(j <= i, W[i,j], -inf)")
+TEXTS = pytest.mark.parametrize(
+    "text", [WHOLE, GUARDED, CAUSAL], ids=["whole", "guarded", "causal"]
+)
 
 
-def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, w: np.ndarray, guarded: bool
-) -> np.ndarray:
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, w: np.ndarray, text: str) -> np.ndarray:
+    if text is CAUSAL:
+        w = np.where(np.tri(*w.shape, dtype=bool), w, np.float32(-np.inf))
     with np.errstate(invalid="ignore"):
         scores = (q @ k.swapaxes(1, 2)) * np.float32(0.5) + w
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights = weights / weights.sum(-1, keepdims=True)
-    return np.asarray((np.nan_to_num(weights, nan=0.0) if guarded else weights) @ v)
+    return np.asarray((np.nan_to_num(weights, nan=0.0) if text is GUARDED else weights) @ v)
 
 
 def inputs(rows: int, length: int, seed: int = 0) -> list[np.ndarray]:
@@ -88,7 +92,7 @@ def test_values_of_unknown_size_stay_whole() -> None:
     assert weighted_rows(program) is not None and split_rows(program) is program
 
 
-@pytest.mark.parametrize("text", [WHOLE, GUARDED], ids=["whole", "guarded"])
+@TEXTS
 @pytest.mark.parametrize("length", [1, 15, 16, 33, 80])
 def test_parts_are_the_same(text: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With masks of -inf and of the least number, in whole rows, parts and single places."""
@@ -103,8 +107,8 @@ def test_parts_are_the_same(text: str, length: int, monkeypatch: pytest.MonkeyPa
     with np.errstate(all="ignore"):
         before, after = (run(p, given, sizes).values["Y"] for p in (program, made))
     np.testing.assert_allclose(after, before, 1e-5, 1e-6)
-    np.testing.assert_allclose(after, attention(q, k, v, w, text is GUARDED), 1e-4, 1e-5)
-    assert np.isnan(after[:, 3]).all() == (text is WHOLE)
+    np.testing.assert_allclose(after, attention(q, k, v, w, text), 1e-4, 1e-5)
+    assert np.isnan(after[:, 3]).all() == (text is not GUARDED)
 
 
 def test_maxima_and_sums_that_are_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +139,7 @@ def test_what_is_no_number_spoils_its_row_alone(
 
 
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (3, 130), (33, 1024), (70, 1025), (31, 2500)])
-@pytest.mark.parametrize("text", [WHOLE, GUARDED], ids=["whole", "guarded"])
+@TEXTS
 def test_kernels_of_open_sizes(
     text: str, rows: int, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,4 +147,4 @@ def test_kernels_of_open_sizes(
     given = inputs(rows, length)
     given[3][0, 1:] = -np.inf
     kernel = fk.compile(text)
-    np.testing.assert_allclose(kernel(*given), attention(*given, text is GUARDED), 2e-4, 2e-5)
+    np.testing.assert_allclose(kernel(*given), attention(*given, text), 2e-4, 2e-5)

@@ -26,6 +26,10 @@ TEXTS = {
     f"S[b,i,j] = R[b,i,j] * 0.125 + W[i,j] + k[j]; {ROWS}; {SUMS} }}",
     "chosen": f"{HEAD} -> (Y) {{ R[b,i,j] +=! Q[b,i,d] * K[b,j,d]; "
     f"S[b,i,j] = select(W[i,j] > 0, R[b,i,j], -1e9); {ROWS}; {SUMS} }}",
+    "causal": f"{HEAD} -> (Y) {{ R[b,i,j] +=! Q[b,i,d] * K[b,j,d]; "
+    f"S[b,i,j] = select(j <= i + 3 and k[j] > -1, R[b,i,j], -1e9) + W[i,j]; {ROWS}; {SUMS} }}",
+    "far columns count less": f"{HEAD} -> (Y) {{ R[b,i,j] +=! Q[b,i,d] * K[b,j,d]; "
+    f"S[b,i,j] = R[b,i,j] + W[i,j] - float32(j) * k[max(j - 1, 0)]; {ROWS}; {SUMS} }}",
     "divided before": f"{HEAD} -> (Y) {{ {SCORES}; {ROWS}; "
     "N[b,i,j] = P[b,i,j] / Z[b,i]; Y[b,i,e] +=! N[b,i,j] * V[b,j,e] }",
     "turned": f"{HEAD} -> (Y) {{ {SCORES}; {ROWS}; O[b,i,e] +=! P[b,i,j] * V[b,j,e]; "
@@ -98,7 +102,9 @@ def test_other_machines(machine: Machine, length: int) -> None:
     (f"{HEAD} -> (Y) {{ {SCORES}; P[b,i,j] = max(S[b,i,j], 0); Y[b,i,e] +=! P[b,i,j] * V[b,j,e] }}",
      {}, "nothing is computed of whole rows"),
     (f"{HEAD} -> (Y) {{ R[b,i,j] +=! Q[b,i,d] * K[b,j,d]; "
-     f"S[b,i,j] = select(j <= i, R[b,i,j], -1e9); {ROWS}; {SUMS} }}", {}, "cannot run in lanes"),
+     f"S[b,i,j] = R[b,i,j] + float32(j - i) * k[j]; {ROWS}; {SUMS} }}", {}, "cannot run in lanes"),
+    (f"{HEAD} -> (Y) {{ R[b,i,j] +=! Q[b,i,d] * K[b,j,d]; "
+     f"S[b,i,j] = R[b,i,j] + k[int64(W[i,j])]; {ROWS}; {SUMS} }}", {}, "cannot run in lanes"),
     (f"{HEAD} -> (Y) {{ {SCORES}; M[b,i] max=! S[b,i,j] where j <= i; "
      f"P[b,i,j] = exp(S[b,i,j] - M[b,i]); Y[b,i,e] +=! P[b,i,j] * V[b,j,e] }}", {},
      "has loops of its own"),
