@@ -389,9 +389,9 @@ def _steps(e: Emitter, start: Any, step: Any, out: Ref) -> Ref:
     reads = Reads(e, {}, out)
     if out.dtype == "bool":
         raise Unsupported("a range of bool")
-    text = f"{out.dtype}(i0)"
-    if step != 1:
+    text, up = f"{out.dtype}(i0)", isinstance(step, (int, float)) and step > 0
+    if not up or step != 1:
         text += f" * {reads.scalar(step, out.dtype)}"
-    if start != 0:
+    if not up or not isinstance(start, (int, float)) or start != 0:  # 0 * -1.0 is -0.0
         text = f"{reads.scalar(start, out.dtype)} + {text}"
     return e.each(out.dtype, out.shape, text, {}, reads.more)

@@ -12,18 +12,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, prod
 
+import numpy as np
+
 from poly.errors import ProgramError
 from poly.graph_passes.fuse_calls import Pairs, join_calls
-from poly.ir.expr import Const, Expr, Index, Read
+from poly.ir.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of
 from poly.ir.graph import Call, Graph, GraphNode, View
-from poly.ir.program import Program
+from poly.ir.program import Program, Range, Statement, Tensor, default_name
 from poly.ir.row_chains import is_product_sum, row_chain
 from poly.rewrites.divide_after import divide_after
-from poly.rewrites.merge_programs import REPEAT_COST, cost, merge, readers, simplified
+from poly.rewrites.merge_programs import (
+    REPEAT_COST,
+    VALUE_LIMIT,
+    cost,
+    merge,
+    readers,
+    simplified,
+    size_of,
+)
 from poly.rewrites.split_rows import split_rows
 
 #: The most calls between two contractions.
 BETWEEN = 3
+#: Numbers beyond this are none of rows or columns.
+FAR = 1 << 31
 #: Bytes of a value that caches hold beside all else.
 LARGE = 1 << 20
 
@@ -95,7 +107,7 @@ def _with_masks(graph: Graph, makers: Mapping[str, GraphNode], whole: Call) -> C
     """The chain computing what is as large as its rows, although others may compute it too."""
     while True:
         for value in whole.inputs:
-            made = _made(graph, makers, value)
+            made = _with_positions(graph, makers, value)
             if made is None or not _is_mask(made.program) or not _is_beside_rows(whole, value):
                 continue
             joined = join_calls(made, whole, _inlined)
@@ -104,6 +116,16 @@ def _with_masks(graph: Graph, makers: Mapping[str, GraphNode], whole: Call) -> C
                 break
         else:
             return whole
+
+
+def _with_positions(graph: Graph, makers: Mapping[str, GraphNode], value: str) -> Call | None:
+    """The call that makes a value, with numbers of rows and columns computed instead of read."""
+    whole = _made(graph, makers, value)
+    for read in whole.inputs if whole else ():
+        made = _made(graph, makers, read) or _counting(graph, read)
+        if whole and made and not made.inputs and len(made.program.statements) == 1:
+            whole = join_calls(made, whole, _inlined) or whole
+    return whole
 
 
 def _made(graph: Graph, makers: Mapping[str, GraphNode], value: str) -> Call | None:
@@ -134,16 +156,46 @@ def _made(graph: Graph, makers: Mapping[str, GraphNode], value: str) -> Call | N
     return replace(source, program=program, outputs=(value,))
 
 
+def _counting(graph: Graph, value: str) -> Call | None:
+    """A call that makes a constant, if that counts along one of its dimensions."""
+    array = graph.constants.get(value)
+    if array is None or array.dtype != np.int64 or not 2 <= array.size == max(array.shape):
+        return None
+    first, second = map(int, array.flat[:2])
+    if not (abs(first) < FAR and abs(second) < FAR):
+        return None
+    if (array.ravel() != first + (second - first) * np.arange(array.size)).any():
+        return None
+    made = replace(graph.values[value], name="P")
+    target = Read("P", tuple(Const(0) if n == 1 else Index("i") for n in array.shape))
+    number = add(Const(first), mul(Const(second - first), Index("i")))
+    along = Range("i", Const(0), Const(array.size))
+    s = Statement(default_name(0), target, "=", False, number, (along,))
+    return Call("positions", Program("positions", (), (), (made,), (), (s,)), (), (value,))
+
+
 def _is_mask(program: Program) -> bool:
-    """Whether a program makes a mask: something large, or of unknown size, and each element of it
-    cheaply; or numbers of rows or columns.
+    """Whether a program makes something as large as all rows, and each element of it cheaply.
+
+    Lanes are as wide as the widest values in them, so there are to be none of 64 bits.
     """
     if len(program.statements) != 1 or len(program.outputs) != 1 or _is_copy(program):
         return False
     (s,), (made,) = program.statements, program.outputs
-    extents = [e.value if isinstance(e, Const) else inf for e in made.shape]
-    large = made.rank >= 2 and prod(extents) * made.dtype.bytes >= LARGE
-    return (large or not program.inputs) and s.op == "=" and cost(s.value) <= REPEAT_COST
+    if s.op != "=" or cost(s.value) > REPEAT_COST:
+        return False
+    row = indices_of(s.target.indices[-2]) if made.rank >= 2 else ()
+    wide = any(program.tensors[r.tensor].dtype.bits > 32 and {*row} & {*indices_of(r)}
+               for r in reads_of(s.value))  # fmt: skip
+    return _is_large(made) and not wide and sum(map(_is_large, program.inputs)) <= 1
+
+
+def _is_large(tensor: Tensor) -> bool:
+    """Whether a tensor has many rows and columns, or an unknown number."""
+    if tensor.rank < 2 or Const(1) in tensor.shape[-2:]:
+        return False
+    extents = [e.value if isinstance(e, Const) else inf for e in tensor.shape]
+    return prod(extents) * tensor.dtype.bytes >= LARGE
 
 
 def _only_made(
@@ -172,16 +224,18 @@ def _inlined(first: Program, second: Program, bindings: Pairs, shared: Pairs) ->
         found = simplified(merge(first, second, dict(bindings), dict(shared)), wanted=wanted)
     except ProgramError:
         return None
-    return found if len(found.statements) == len(second.statements) else None
+    if len(found.statements) > len(second.statements):
+        return None
+    return found if all(size_of(s.value) <= VALUE_LIMIT for s in found.statements) else None
 
 
 def _is_beside_rows(whole: Call, value: str) -> bool:
     """Whether only statements between the contractions of a chain read a value."""
     inputs = zip(whole.inputs, whole.program.inputs, strict=True)
-    (name,) = (t.name for v, t in inputs if v == value)
+    names = [t.name for v, t in inputs if v == value]
     statements = whole.program.statements
     first, last = (n for n, s in enumerate(statements) if is_product_sum(s))
-    return all(first < n < last for n in readers(whole.program, name))
+    return all(first < n < last for name in names for n in readers(whole.program, name))
 
 
 def _contractions(program: Program) -> int:

@@ -227,8 +227,9 @@ def arange(node: Node) -> Sequence[Result]:
         raise node.fail(f"a range of {count} elements")
     count = count if isinstance(count, Dim) else int(count)
     (count,) = checked_shape([count], dtype, node.origin)
-    text = f"{dtype}(i)" if step == 1 else f"{dtype}(i) * {literal(step)}"
-    if first != 0:
+    up = not isinstance(step, Dim) and step > 0
+    text = f"{dtype}(i)" if up and step == 1 else f"{dtype}(i) * {literal(step)}"
+    if not up or isinstance(first, Dim) or first != 0:  # 0 * -1.0 is -0.0
         text = f"{literal(first)} + {text}"
     program = function(
         "range_", [], [declare("Y", dtype, (count,))], [line(f"Y[i] = {text}", {"i": count})]

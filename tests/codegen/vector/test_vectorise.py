@@ -179,6 +179,29 @@ def test_places() -> None:
         )
 
 
+CHOICES = """def f(float32 X[Z], float64 V[Z])
+    -> (A, int64 B[Z], float16 C[Z], D, bool E[Z], int16 F[Z], G)
+{
+    A[i] = select(i < 3, 0.0, -inf) + X[i]
+    B[i] = select(i % 3 == 1, i, 7 - i)
+    C[i] = float16(select(bool(i), 1.5, 0.25))
+    D[i] = V[i] * select(2*i <= Z and not (i == 5), 1.0, select(i > 40, 0.5, 2.0))
+    E[i] = select(i >= Z - 2, i % 2 == 0, true)
+    F[i] = int16(select(i < 20, i, 0))
+    G[i] = select(i < 9, float32(i), X[i])
+}"""
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 40, 67])
+def test_choices_by_the_number_of_a_loop(count: int) -> None:
+    """They are masks of lanes, whatever the type, and whatever stands in the arms."""
+    kernel = lanes(CHOICES, every_loop(CHOICES))
+    assert "&A[i] = (fk_select_f32x16((fk_i32x16)((fk_i32x16){0, 1, 2," in kernel.source
+    draw = np.random.default_rng(count)
+    x, v = draw.standard_normal((2, count))
+    check(kernel, {"X": x.astype(np.float32), "V": v})
+
+
 TAILS = """def f(float32 X[Z], float32 W[Z]) -> (A, B, W, S, P, T, L) {
     A[i] = X[i] * 2
     B[Z-1-i] = A[i] + 1

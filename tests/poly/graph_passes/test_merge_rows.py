@@ -66,7 +66,9 @@ def test_attention(kind: str, calls: int) -> None:
     assert (model.report.arena_bytes < stored) == (calls == 4)
 
 
-def masked_layers(kind: str) -> onnx.ModelProto:
+def masked_layers(
+    kind: str, batch: str | int = "batch", length: str | int = "length"
+) -> onnx.ModelProto:
     """Two layers of attention over x[batch,length,H*D], which share a mask."""
     draw = np.random.default_rng(0)
     at: dict[str, np.ndarray] = {
@@ -117,9 +119,9 @@ def masked_layers(kind: str) -> onnx.ModelProto:
             node("Reshape", [f"turned{layer}", "rows"], [last]),
         ]
     info = helper.make_tensor_value_info
-    inputs = [info("x", F, ["batch", "length", H * D])]
+    inputs = [info("x", F, [batch, length, H * D])]
     if kind != "triangle":
-        inputs.append(info("valid", TensorProto.BOOL, ["batch", "length"]))
+        inputs.append(info("valid", TensorProto.BOOL, [batch, length]))
     used = {name for n in nodes for name in n.input}
     constants = [numpy_helper.from_array(a, n) for n, a in at.items() if n in used]
     graph = helper.make_graph(nodes, kind, inputs, [info(last, F, None)], constants)
@@ -145,6 +147,63 @@ def test_masks_that_layers_share(kind: str) -> None:
     shapes = [graph.values[v].shape for graph in graphs for n in graph.nodes for v in n.outputs]
     long = [[e for e in shape if "length" in str(e)] for shape in shapes]
     assert max(map(len, long)) == 1
+    sized = fk.compile_onnx(masked_layers(kind, 1, 1200))
+    assert sized.report.arena_bytes < 1200 * 1200
+
+
+@pytest.mark.parametrize("dtype", [F, TensorProto.FLOAT16])
+def test_masks_that_others_read_too(dtype: int) -> None:
+    """A mask of which there is a result, and one in 16 bits, whose values are rounded."""
+    draw = np.random.default_rng(0)
+    low = numpy_helper.from_array(np.array(-0.1), "low")
+    nodes = [
+        node("Cast", ["a"], ["narrow"], to=dtype),
+        node("CastLike", ["low", "narrow"], ["least"]),
+        node("Mul", ["narrow", "least"], ["mask"]),
+        node("Cast", ["mask"], ["wide"], to=F),
+        node("MatMul", ["q", "k"], ["s"]),
+        node("Add", ["s", "wide"], ["t"]),
+        node("Softmax", ["t"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+        node("ReduceMax", ["wide"], ["z"], keepdims=0),
+    ]
+    info, n = helper.make_tensor_value_info, 600
+    shapes = {"a": [n, n], "q": [2, n, D], "k": [2, D, n], "v": [2, n, D]}
+    graph = helper.make_graph(
+        nodes, "masks", [info(name, F, shape) for name, shape in shapes.items()],
+        [info("y", F, None), info("z", F, None), info("mask", dtype, None)], [low],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    given = {k: draw.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    narrow = given["a"].astype(helper.tensor_dtype_to_np_dtype(dtype))
+    mask = narrow * narrow.dtype.type(-0.1)  # ONNX Runtime does not round it where it adds it
+    wide = mask.astype(np.float32)
+    scores = given["q"] @ given["k"] + wide
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    y = weights / weights.sum(-1, keepdims=True) @ given["v"]
+    for found, wanted in zip(
+        fk.compile_onnx(proto).run(given).values(), (y, wide.max(), mask), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
+
+
+def test_rows_of_products_with_oneself() -> None:
+    """softmax(h h^T) x, whose first contraction reads one value twice."""
+    nodes = [
+        node("Relu", ["x"], ["h"]), node("Einsum", ["h", "h"], ["s"], equation="bid,bjd->bij"),
+        node("Softmax", ["s"], ["p"], axis=-1), node("MatMul", ["p", "x"], ["y"]),
+    ]  # fmt: skip
+    info = helper.make_tensor_value_info
+    x_info = info("x", F, ["batch", "length", D])
+    graph = helper.make_graph(nodes, "oneself", [x_info], [info("y", F, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = fk.compile_onnx(proto)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for length in (200, 1):
+        x = np.random.default_rng(0).standard_normal((1, length, D)).astype(np.float32) / 4
+        np.testing.assert_allclose(
+            model.run({"x": x})["y"], session.run(None, {"x": x})[0], 1e-4, 1e-5
+        )
 
 
 def test_one_head_whose_values_are_made_beside_it() -> None:

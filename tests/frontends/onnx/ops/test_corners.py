@@ -51,6 +51,7 @@ def test_aligned_corners(sizes: tuple[int, int], rounding: str) -> None:
         (0.2, 1.2, 0.1),
         (0, 0.3, 0.1),
         (1, 0, -0.1),
+        (0, -4, -1.5),
         (0, 0, 1),
         (0, -1, 0.5),
     ],
@@ -60,6 +61,8 @@ def test_ranges_of_floats(dtype: Any, bounds: tuple[float, float, float]) -> Non
     x = np.zeros((), dtype)
     model = single("Range", {"x": x}, constants=constants, order=["a", "b", "c"])
     agree(model, {"x": x})
+    (found,) = run_graph(import_model(model), {"x": x}).values()
+    assert not np.signbit(found[:1]).any(), "0 + 0 * -1.0 is not -0.0"
 
 
 @pytest.mark.parametrize("start", [-5, -3, -1, 0, 2, 4, LARGEST, -LARGEST - 1, (1 << 31) - 1])
