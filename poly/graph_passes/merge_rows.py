@@ -177,17 +177,20 @@ def _counting(graph: Graph, value: str) -> Call | None:
 def _is_mask(program: Program) -> bool:
     """Whether a program makes something as large as all rows, and each element of it cheaply.
 
-    Lanes are as wide as the widest values in them, so there are to be none of 64 bits.
+    Lanes are as wide as the widest values in them, so there are to be none of 64 bits; and no two
+    others that are as large.
     """
     if len(program.statements) != 1 or len(program.outputs) != 1 or _is_copy(program):
         return False
     (s,), (made,) = program.statements, program.outputs
     if s.op != "=" or cost(s.value) > REPEAT_COST:
         return False
-    row = indices_of(s.target.indices[-2]) if made.rank >= 2 else ()
-    wide = any(program.tensors[r.tensor].dtype.bits > 32 and {*row} & {*indices_of(r)}
-               for r in reads_of(s.value))  # fmt: skip
-    return _is_large(made) and not wide and sum(map(_is_large, program.inputs)) <= 1
+    if not _is_large(made):
+        return False
+    row, column = ({*indices_of(i)} for i in s.target.indices[-2:])
+    along = [r for r in reads_of(s.value) if row & {*indices_of(r)}]
+    wide = any(program.tensors[r.tensor].dtype.bits > 32 for r in along)
+    return not wide and len({r.tensor for r in along if column & {*indices_of(r)}}) <= 1
 
 
 def _is_large(tensor: Tensor) -> bool:
