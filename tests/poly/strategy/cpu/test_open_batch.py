@@ -1,4 +1,4 @@
-"""Convolutions of images of known sizes: how many there are does not matter for their tiles."""
+"""Convolutions of an open number of images, and products of rows that no tile divides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from tests.machines import automatic
+from poly.deps.scop import build_scop
+from poly.strategy.cpu.choose_tile import find_tile
+from poly.strategy.cpu.register_tile import find_contraction
+from poly.strategy.cpu.stencil_tile import Stencil
+from tests.machines import AVX512, automatic
 
 #: Channels, filters, taps, stride and rows of the image, and the loop of the lanes.
 CASES = {
@@ -33,6 +37,44 @@ def test_they_are_tiled_as_if_their_number_were_known(
         steps.append({line for line in script.splitlines() if "vectorize" in line})
     assert steps[0] == steps[1]
     assert any(f"vectorize S0: {CASES[case]}_i" in line for line in steps[0])
+
+
+@pytest.mark.parametrize(("channels", "filters", "rows", "taps", "stored", "kind"), [
+    (20, 200, 96, 96, "F[k,c,r,s]", "k"), (20, 200, 96, 96, "F[k // 32,c,r,s,k % 32]", "k"),
+    (1, 20, 100, 5, "F[k,c,r,s]", "stencil along q"),
+])  # fmt: skip
+def test_lanes_do_not_go_along_a_batch_where_rows_are_open_too(
+    channels: int, filters: int, rows: int, taps: int, stored: str, kind: str
+) -> None:
+    """Signals of open length with padding: there may be one or two of them."""
+    last = min(taps, 5)
+    shape = f"F[{filters},{channels},{taps},{last}]"
+    if "//" in stored:
+        shape = f"F[{filters // 32 + 1},{channels},{taps},{last},32]"
+    scop = build_scop(fk.parse(
+        f"def f(float32 X[N,{channels},{rows},T], float32 {shape}) -> (float32 Y[N,{filters},Q,T])"
+        f" {{ Y[n,k,p,q] +=! X[n,c,p+r,q+s-{last // 2}] * {stored} where n in 0:N, "
+        f"k in 0:{filters}, p in 0:{rows - taps + 1}, q in 0:T, r in 0:{taps}, s in 0:{last}, "
+        f"c in 0:{channels}, 0 <= q + s - {last // 2}, q + s - {last // 2} < T }}"
+        .replace("Q", str(rows - taps + 1))
+    ))  # fmt: skip
+    found = find_tile(scop, scop.by_name["S0"], AVX512, ("F",))
+    assert found is not None
+    along = "stencil along " if isinstance(found, Stencil) else ""
+    assert f"{along}{found.v}" == kind
+
+
+@pytest.mark.parametrize("rows", [50, 197, 257, 577])
+@pytest.mark.parametrize(("terms", "columns"), [(384, 1536), (1536, 384), (768, 3072)])
+def test_rows_that_no_tile_divides_are_not_transposed(rows: int, terms: int, columns: int) -> None:
+    """Products of vision transformers, whose weights are stored as a tile reads them."""
+    scop = build_scop(fk.parse(
+        f"def f(float32 X[{rows},{terms}], float32 W[{columns // 48},{terms},48]) -> (Y) {{ "
+        f"Y[i,j] +=! X[i,k] * W[j // 48,k,j % 48] where j in 0:{columns} }}"
+    ))  # fmt: skip
+    found = find_contraction(scop, scop.by_name["S0"], AVX512)
+    assert found is not None
+    assert found.v == "j"
 
 
 def test_they_are_right() -> None:
