@@ -34,7 +34,7 @@ from poly.rewrites.split_rows import split_rows
 
 #: The most calls between two contractions.
 BETWEEN = 3
-#: Numbers beyond this are none of rows or columns.
+#: Numbers beyond this cannot be positions.
 FAR = 1 << 31
 #: Bytes of a value that caches hold beside all else.
 LARGE = 1 << 20
@@ -107,8 +107,10 @@ def _with_masks(graph: Graph, makers: Mapping[str, GraphNode], whole: Call) -> C
     """The chain computing what is as large as its rows, although others may compute it too."""
     while True:
         for value in whole.inputs:
-            made = _with_positions(graph, makers, value)
-            if made is None or not _is_mask(made.program) or not _is_beside_rows(whole, value):
+            made = _with_positions(graph, makers, value) or _counting(graph, value)
+            if made is None or not (_is_position(made) or _is_mask(made.program)):
+                continue
+            if not _is_beside_rows(whole, value):
                 continue
             joined = join_calls(made, whole, _inlined)
             if joined is not None and _is_chain(joined.program):
@@ -123,7 +125,7 @@ def _with_positions(graph: Graph, makers: Mapping[str, GraphNode], value: str) -
     whole = _made(graph, makers, value)
     for read in whole.inputs if whole else ():
         made = _made(graph, makers, read) or _counting(graph, read)
-        if whole and made and not made.inputs and len(made.program.statements) == 1:
+        if whole and made and _is_position(made):
             whole = join_calls(made, whole, _inlined) or whole
     return whole
 
@@ -156,6 +158,12 @@ def _made(graph: Graph, makers: Mapping[str, GraphNode], value: str) -> Call | N
     return replace(source, program=program, outputs=(value,))
 
 
+def _is_position(made: Call) -> bool:
+    """Whether a call computes numbers of rows and columns, and of nothing else."""
+    statements = made.program.statements
+    return not made.inputs and len(statements) == 1 and cost(statements[0].value) <= REPEAT_COST
+
+
 def _counting(graph: Graph, value: str) -> Call | None:
     """A call that makes a constant, if that counts along one of its dimensions."""
     array = graph.constants.get(value)
@@ -177,8 +185,8 @@ def _counting(graph: Graph, value: str) -> Call | None:
 def _is_mask(program: Program) -> bool:
     """Whether a program makes something as large as all rows, and each element of it cheaply.
 
-    Lanes are as wide as the widest values in them, so there are to be none of 64 bits; and no two
-    others that are as large.
+    Lanes are as wide as the widest values in them, so no values that vary with the row may have 64
+    bits; and at most one may be as large as the mask.
     """
     if len(program.statements) != 1 or len(program.outputs) != 1 or _is_copy(program):
         return False

@@ -446,8 +446,10 @@ def _is_overtaken(program: Program, s: Statement, user: Statement, sources: set[
 def stored(value: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> Expr | None:
     """The value of an element after `value` was stored there; None if it cannot be expressed."""
     if isinstance(value, Op) and value.fn == "select" and is_weak(value):
-        arms = [stored(a, dtype, dtypes) for a in value.args[1:]]
-        return None if None in arms else replace(value, args=(value.args[0], *filter(None, arms)))
+        first, second = (stored(a, dtype, dtypes) for a in value.args[1:])
+        if first is None or second is None:
+            return None
+        return replace(value, args=(value.args[0], first, second))
     if is_weak(value):
         return _literal(value, dtype) if isinstance(value, Const) else None
     own = dtype_of_expr(value, dtypes)

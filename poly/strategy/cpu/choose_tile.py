@@ -12,7 +12,7 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import dimension_at, result_of
 from poly.strategy.common.tactic import Group
-from poly.strategy.cpu.register_tile import Contraction, find_contraction, wasted_on_unknown
+from poly.strategy.cpu.register_tile import BATCH, Contraction, find_contraction, is_batch
 from poly.strategy.cpu.reuse import USUAL, reuse_of
 from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
 
@@ -85,9 +85,10 @@ def cost_of(
     extent = extents[core.v]
     moving = [r for r in s.source.reads if core.v in loops_of_read(r)]
     loads = sum(1 if core.w in loops_of_read(r) else 1 / core.rows for r in moving)
-    term = 1 + loads / 2 + wasted_on_unknown(core, rearranged)
+    result = result_of(scop, s)
+    term = 1 + loads / 2 + (BATCH if is_batch(core, result) else 0.0)
     cost = term * length * -(-extent // core.lanes) / extent
-    if vector_stride(result_of(scop, s), core.v, core.lanes) != 1:
+    if vector_stride(result, core.v, core.lanes) != 1:
         cost += TURN / core.lanes
     packed = {tensor for tensor, _ in core.packed} - set(rearranged)
     for read in s.source.reads:

@@ -36,9 +36,9 @@ IN_FLIGHT = 8
 STEP = 1.02
 #: Instructions to pack a vector of an operand that is transposed in registers, or only copied.
 PACK, COPY = 8, 2
-#: What lanes along a loop of unknown extent may waste: one along which an operand is contiguous,
-#: such as the length of a signal, and another, such as a number of images: there may be only one.
-MAY_BE_SHORT, MAY_BE_ONE = 0.3, 3.0
+#: The expected waste of lanes along a loop of unknown extent: that of adjacent results, such as the
+#: length of a signal, and any other, such as a number of images, of which there is often one.
+SHORT, BATCH = 0.3, 3.0
 #: What it costs to read the rows of an operand in another page in each iteration of the reduction.
 PAGE, TURN_PAGE = 4096, 8
 #: Instructions to transpose one of the vectors in registers and store it.
@@ -291,9 +291,7 @@ class Update:
         length = prod(self.extents[r] or 1 for r in found.reductions)
         turned = {tensor for tensor, _ in found.packed}
         return (scattered and length < SURE) or any(
-            reuse_of(self.s, r, known) < SURE
-            for r in self.reads
-            if r.tensor in turned and r.tensor not in self.rearranged
+            reuse_of(self.s, r, known) < SURE for r in self.reads if r.tensor in turned
         )
 
     def score(
@@ -327,7 +325,9 @@ class Update:
             for r in copied
             if found.v in self.moves[r] and r.tensor not in self.rearranged
         )
-        unknown = wasted_on_unknown(found, self.rearranged)
+        unknown = 0.0 if self.extents[found.v] else SHORT
+        if is_batch(found, self.result):
+            unknown = BATCH
         spent = 1 / quality + packing + risky + repacked / 2 + unknown
         terms = found.dot.group if found.dot else 1
         return round(log(spent / (found.lanes * terms)) / log(STEP))
@@ -389,11 +389,10 @@ def wasted_on(extent: int | None, rows: int) -> float:
     return 1.1 + 3 * left / extent if extent and left else 1.0
 
 
-def wasted_on_unknown(found: Contraction, rearranged: Collection[str]) -> float:
-    """What lanes along a loop of unknown extent may waste, in multiply-adds of whole vectors."""
-    if found.extent(found.v) is not None:
-        return 0.0
-    return MAY_BE_ONE if {t for t, _ in found.packed} - {*rearranged} else MAY_BE_SHORT
+def is_batch(found: Contraction, result: Read) -> bool:
+    """Whether lanes go along a loop of unknown extent, and not along adjacent results."""
+    unknown = found.extent(found.v) is None
+    return unknown and vector_stride(result, found.v, found.lanes) != 1
 
 
 def register_tile(

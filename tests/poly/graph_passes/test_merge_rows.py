@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import farkas as fk
+from poly.ir.graph import Call
 
 B, H, L, D = 1, 3, 140, 16
 F = TensorProto.FLOAT
@@ -67,9 +68,9 @@ def test_attention(kind: str, calls: int) -> None:
 
 
 def masked_layers(
-    kind: str, batch: str | int = "batch", length: str | int = "length"
+    kind: str, layers: int, batch: str | int = "batch", length: str | int = "length"
 ) -> onnx.ModelProto:
-    """Two layers of attention over x[batch,length,H*D], which share a mask."""
+    """Layers of attention over x[batch,length,H*D], which share a mask."""
     draw = np.random.default_rng(0)
     at: dict[str, np.ndarray] = {
         "zero": np.array(0), "one": np.array(1), "of_rows": np.array([1]),
@@ -97,7 +98,7 @@ def masked_layers(
     if kind == "added":
         nodes.append(node("Where", ["counts", "kept", "dropped"], ["mask"]))
     last = "x"
-    for layer in range(2):
+    for layer in range(layers):
         for n in "qkv":
             at[f"w{n}{layer}"] = np.float32(draw.standard_normal((H * D, H * D)) / 7)
             perm = [0, 2, 3, 1] if n == "k" else [0, 2, 1, 3]
@@ -128,10 +129,11 @@ def masked_layers(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", ["added", "chosen", "triangle"])
-def test_masks_that_layers_share(kind: str) -> None:
+def test_masks_that_layers_share(kind: str, layers: int) -> None:
     """They are computed for each row of scores, and nothing as large as all scores is stored."""
-    proto = masked_layers(kind)
+    proto = masked_layers(kind, layers)
     model = fk.compile_onnx(proto, threads=2)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     draw = np.random.default_rng(1)
@@ -147,7 +149,10 @@ def test_masks_that_layers_share(kind: str) -> None:
     shapes = [graph.values[v].shape for graph in graphs for n in graph.nodes for v in n.outputs]
     long = [[e for e in shape if "length" in str(e)] for shape in shapes]
     assert max(map(len, long)) == 1
-    sized = fk.compile_onnx(masked_layers(kind, 1, 1200))
+    chains = [n for g in graphs for n in g.nodes if "Softmax" in n.origin and isinstance(n, Call)]
+    assert len(chains) == layers
+    assert all(t.dtype.bits <= 32 for n in chains for t in n.program.inputs), "no positions"
+    sized = fk.compile_onnx(masked_layers(kind, layers, 1, 1200))
     assert sized.report.arena_bytes < 1200 * 1200
 
 
@@ -167,7 +172,7 @@ def test_masks_that_others_read_too(dtype: int) -> None:
         node("MatMul", ["p", "v"], ["y"]),
         node("ReduceMax", ["wide"], ["z"], keepdims=0),
     ]
-    info, n = helper.make_tensor_value_info, 600
+    info, n = helper.make_tensor_value_info, 800
     shapes = {"a": [n, n], "q": [2, n, D], "k": [2, D, n], "v": [2, n, D]}
     graph = helper.make_graph(
         nodes, "masks", [info(name, F, shape) for name, shape in shapes.items()],
@@ -181,10 +186,11 @@ def test_masks_that_others_read_too(dtype: int) -> None:
     scores = given["q"] @ given["k"] + wide
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     y = weights / weights.sum(-1, keepdims=True) @ given["v"]
-    for found, wanted in zip(
-        fk.compile_onnx(proto).run(given).values(), (y, wide.max(), mask), strict=True
-    ):
+    model = fk.compile_onnx(proto)
+    for found, wanted in zip(model.run(given).values(), (y, wide.max(), mask), strict=True):
         np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
+    graph = model.compiled[0].graph
+    assert all("a" in n.inputs for n in graph.nodes if {*n.inputs} & {"q"}), "it is computed anew"
 
 
 def test_rows_of_products_with_oneself() -> None:

@@ -64,6 +64,26 @@ def test_lanes_do_not_go_along_a_batch_where_rows_are_open_too(
     assert f"{along}{found.v}" == kind
 
 
+@pytest.mark.parametrize(("text", "lanes"), [
+    ("A[I,K], float32 B[K,J]) -> (Y) { Y[i,j] +=! A[i,k] * B[k,j] }", "j"),
+    ("A[I,K], float32 B[J,K]) -> (Y) { Y[i,j] +=! A[i,k] * B[j,k] }", "j"),
+    ("A[K,I], float32 B[J,K]) -> (Y) { Y[i,j] +=! A[k,i] * B[j,k] }", "j"),
+    ("A[K,I], float32 B[K,J]) -> (Y) { Y[i,j] +=! A[k,i] * B[k,j] }", "j"),
+    ("A[64,8], float32 B[J,8]) -> (Y) { Y[i,j] +=! A[i,k] * B[j,k] }", "j"),
+    ("A[B,16,I,64], float32 B1[B,16,J,64]) -> (Y) "
+     "{ Y[b,h,i,j] +=! A[b,h,i,d] * B1[b,h,j,d] }", "j"),
+    ("A[N,64,Q], float32 B[64,64]) -> (Y) { Y[n,k,q] +=! A[n,c,q] * B[k,c] }", "q"),
+    ("A[N,64,P,Q], float32 B[64,64,5,5]) -> (Y) { Y[n,k,p,q] +=! A[n,c,p+r,q+s] * B[k,c,r,s] }",
+     "q"),
+])  # fmt: skip
+def test_adjacent_results_are_in_lanes(text: str, lanes: str) -> None:
+    """Also where their number is unknown, and operands are packed for it."""
+    scop = build_scop(fk.parse(f"def f(float32 {text}"))
+    found = find_contraction(scop, scop.by_name["S0"], AVX512)
+    assert found is not None
+    assert found.v == lanes
+
+
 @pytest.mark.parametrize("rows", [50, 197, 257, 577])
 @pytest.mark.parametrize(("terms", "columns"), [(384, 1536), (1536, 384), (768, 3072)])
 def test_rows_that_no_tile_divides_are_not_transposed(rows: int, terms: int, columns: int) -> None:
