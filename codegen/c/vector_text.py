@@ -15,7 +15,7 @@ from codegen.c.type_names import PATTERNS, lane_suffix, mask_type, suffix, vecto
 from codegen.c.widen_helpers import has_widening
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LANE_0
-from codegen.vector.vectorise import is_index_value, is_select, lane_stride
+from codegen.vector.vectorise import is_index_value, is_lane_by_lane, lane_stride
 from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
 from poly.ir.expr import (
     Cast,
@@ -99,7 +99,7 @@ class LaneText:
         if not depends_on(e, self.var):
             return f"fk_splat_{self._name(want)}({self.values.text(e, want)})"
         own = dtype_where(e, self.printer.dtypes, want)
-        if is_index_value(e, self.var) and not is_select(e):
+        if is_lane_by_lane(e, self.var):
             return self._lane_by_lane(e, want)
         if isinstance(e, Read):
             text = self.load(e)

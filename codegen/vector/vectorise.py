@@ -150,9 +150,10 @@ def is_index_value(e: Expr, var: str) -> bool:
     return depends_on(e, var) and not any(depends_on(r, var) for r in reads_of(e))
 
 
-def is_select(e: Expr) -> bool:
-    """Whether a value is chosen from others, as masks of lanes do, also by the lane number."""
-    return isinstance(e, Op) and OPS[e.fn].rule == "select"
+def is_lane_by_lane(e: Expr, var: str) -> bool:
+    """Whether a number is computed for one lane after another; a select is not: masks choose."""
+    chosen = isinstance(e, Op) and OPS[e.fn].rule == "select"
+    return is_index_value(e, var) and not chosen
 
 
 def widest(e: Expr, var: str, want: DType, dtypes: dict[str, DType]) -> int:
@@ -161,14 +162,14 @@ def widest(e: Expr, var: str, want: DType, dtypes: dict[str, DType]) -> int:
     bits = 8 if own.kind == "b" else max(own.compute.bits, own.bits)
     if not depends_on(e, var):
         return bits if isinstance(e, (Const, Read)) else max(bits, want.compute.bits)
-    if is_index_value(e, var) and not is_select(e):
+    if is_lane_by_lane(e, var):
         return want.compute.bits if own.kind != "b" else 8
     if isinstance(e, Cast):
         return max(bits, widest(e.arg, var, dtype_where(e.arg, dtypes, e.dtype), dtypes))
     if isinstance(e, Op):
         met = operand_dtype(e, dtypes, want)
         parts = [widest(a, var, met, dtypes) for a in e.args if depends_on(a, var)]
-        if is_select(e):
+        if OPS[e.fn].rule == "select":
             parts[:0] = [widest(e.args[0], var, BOOL, dtypes)]
         return max([bits, 8 if met.kind == "b" else met.compute.bits, *parts])
     return bits

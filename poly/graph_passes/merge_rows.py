@@ -147,14 +147,12 @@ def _made(graph: Graph, makers: Mapping[str, GraphNode], value: str) -> Call | N
     def spread(of: tuple[Expr, ...], one: Expr) -> tuple[Expr, ...]:
         return tuple(of[places[n]] if n in places else one for n in range(after.rank))
 
-    target = {before.name: replace(before, shape=spread(before.shape, Const(1)))}
+    output = replace(before, shape=spread(before.shape, Const(1)))
     statements = tuple(
         replace(s, target=Read(before.name, spread(s.target.indices, Const(0))))
         for s in source.program.statements
     )
-    program = replace(
-        source.program, outputs=tuple(target.values()), statements=statements, text=None
-    )
+    program = replace(source.program, outputs=(output,), statements=statements, text=None)
     return replace(source, program=program, outputs=(value,))
 
 
@@ -220,22 +218,21 @@ def _only_made(
     return made if alone and made not in gone else None
 
 
-def _joined(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | None:
+def _joined(
+    first: Program, second: Program, bindings: Pairs, shared: Pairs,
+    wanted: frozenset[str] = frozenset(),
+) -> Program | None:  # fmt: skip
+    """Both programs as one, in which the temporaries `wanted` are computed where they are read."""
     try:
-        return simplified(merge(first, second, dict(bindings), dict(shared)))
+        return simplified(merge(first, second, dict(bindings), dict(shared)), wanted=wanted)
     except ProgramError:
         return None
 
 
 def _inlined(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | None:
     """Both programs, with what the first one makes computed where the second one reads it."""
-    (made,) = first.outputs
-    wanted = frozenset((made.name,))
-    try:
-        found = simplified(merge(first, second, dict(bindings), dict(shared)), wanted=wanted)
-    except ProgramError:
-        return None
-    if len(found.statements) > len(second.statements):
+    found = _joined(first, second, bindings, shared, frozenset(t.name for t in first.outputs))
+    if found is None or len(found.statements) > len(second.statements):
         return None
     return found if all(size_of(s.value) <= VALUE_LIMIT for s in found.statements) else None
 
