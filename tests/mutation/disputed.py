@@ -81,6 +81,12 @@ DISPUTES = (
         "subtracts two infinities",
         infinite=True,
     ),
+    Dispute(
+        _of("Loop"),
+        r"\[(?P<left>0, (\d+, )*)\d+(?P<right>(, \d+)*)\], expected \w+\[(?P=left)0(?P=right)\]",
+        "what a Loop of no trips collects has the extents that follow from the shapes of what its "
+        "body reads; ONNX Runtime gives 0 for an extent that the file leaves open",
+    ),
 )
 
 

@@ -217,7 +217,7 @@ def _body(
 
 def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
     """The element type of an output of a body, declared or inferred."""
-    found = ELEMENT_TYPES.get(info.type.tensor_type.elem_type)
+    found = ELEMENT_TYPES.get(_typed(info, model).type.tensor_type.elem_type)
     if found is None:
         inferred = shape_inference.infer_shapes(model).graph.output
         numbers = {v.name: v.type.tensor_type.elem_type for v in inferred}
@@ -227,11 +227,19 @@ def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
     return found
 
 
+def _typed(info: ValueInfoProto, model: ModelProto) -> ValueInfoProto:
+    """An output as it is declared; a stored array, whose type ONNX does not infer, has its own."""
+    for tensor in model.graph.initializer:
+        if tensor.name == info.name:
+            return helper.make_tensor_value_info(info.name, tensor.data_type, tensor.dims)
+    return info
+
+
 def _no_rows(output: ValueInfoProto, model: ModelProto, given: Mapping[str, Array]) -> Array:
     """The rows that a loop of no trips collects: none, of the shape of what the body computes.
 
     Extents that neither the body declares nor follow from the shapes of `given` are 0, as for ONNX
-    Runtime.
+    Runtime; where they do follow, ONNX Runtime may still give 0.
 
     output : one of the body's outputs, as declared; model : the body; given : some of its inputs
     """
@@ -246,7 +254,7 @@ def _no_rows(output: ValueInfoProto, model: ModelProto, given: Mapping[str, Arra
         if len(tensor.raw_data) > MAX_SHAPE_BYTES:
             tensor.ClearField("raw_data")
     del known.graph.output[:]
-    known.graph.output.append(output)
+    known.graph.output.append(_typed(output, model))
     tensor_type = shape_inference.infer_shapes(known).graph.output[0].type.tensor_type
     shape = [d.dim_value for d in tensor_type.shape.dim]
     dtype = ELEMENT_TYPES.get(tensor_type.elem_type)

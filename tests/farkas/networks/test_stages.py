@@ -331,6 +331,25 @@ def test_a_loop_without_a_trip() -> None:
     assert found["rows"].shape == (0, 2)
 
 
+def collecting(
+    nodes: list[onnx.NodeProto], kind: int, w: list[Any], stored: Sequence[onnx.TensorProto] = ()
+) -> onnx.ModelProto:
+    """A loop of m trips that collects 'row', of whose shape its body says nothing."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]),
+         helper.make_node("Identity", ["s"], ["next"]), *nodes],
+        "body",
+        [helper.make_tensor_value_info("trip", L, []), helper.make_tensor_value_info("go", B, []),
+         helper.make_tensor_value_info("s", F, None)],
+        [helper.make_tensor_value_info("on", B, None),
+         helper.make_tensor_value_info("next", F, None), onnx.ValueInfoProto(name="row")],
+        stored,
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["m", "", "x"], ["last", "rows"], body=body)
+    inputs = {"m": (L, []), "x": (F, [2]), "w": (F, w)}
+    return build([node], inputs, {"last": F, "rows": kind}, {"known": np.array([3, 1, 2])})
+
+
 #: What a body may collect that gives no shape: of what it captures, and of a state.
 ROWS = [
     helper.make_node("Transpose", ["w"], ["row"]),
@@ -343,22 +362,28 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS, ids=lambda n: n.op_type)
 def test_rows_without_a_shape_of_a_loop_without_a_trip(row: onnx.NodeProto) -> None:
     """The body says nothing of a row: its shape follows from those of what the body captures."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["on"]),
-         helper.make_node("Identity", ["s"], ["next"]), row],
-        "body",
-        [helper.make_tensor_value_info("trip", L, []), helper.make_tensor_value_info("go", B, []),
-         helper.make_tensor_value_info("s", F, None)],
-        [helper.make_tensor_value_info("on", B, None),
-         helper.make_tensor_value_info("next", F, None), onnx.ValueInfoProto(name="row")],
-    )  # fmt: skip
-    node = helper.make_node("Loop", ["m", "", "x"], ["last", "rows"], body=body)
-    inputs = {"m": (L, []), "x": (F, [2]), "w": (F, [2, 3])}
     kind = L if row.op_type in ("Shape", "Cast") else F
-    model = build([node], inputs, {"last": F, "rows": kind}, {"known": np.array([3, 1, 2])})
+    model = collecting([row], kind, [2, 3])
     compiled = fk.compile_onnx(model)
     for trips in (0, 2):
         agree(model, compiled, {"m": np.array(trips), "x": floats(2), "w": floats(2, 3)})
+
+
+def test_stored_rows_of_a_loop_without_a_trip() -> None:
+    model = collecting([], F, [2, 3], [nh.from_array(floats(2, 1), "row")])
+    compiled = fk.compile_onnx(model)
+    for trips in (0, 2):
+        arrays = {"m": np.array(trips), "x": floats(2), "w": floats(2, 3)}
+        assert agree(model, compiled, arrays)["rows"].shape == (trips, 2, 1)
+
+
+def test_rows_of_open_extents_of_a_loop_without_a_trip() -> None:
+    """Their extents follow from what the body captures; ONNX Runtime gives 0."""
+    model = collecting([helper.make_node("Neg", ["w"], ["row"])], F, [2, "N"])
+    arrays = {"m": np.array(0), "x": floats(2), "w": floats(2, 3)}
+    assert fk.compile_onnx(model).run(arrays)["rows"].shape == (0, 2, 3)
+    (_, rows) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, arrays)
+    assert rows.shape == (0, 2, 0)
 
 
 @pytest.mark.parametrize("length", [1, 5, 300])
