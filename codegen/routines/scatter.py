@@ -120,26 +120,16 @@ declare(
 """,
 )
 
-# Each element to the place in `part` that it came from; `part` is a corner of `whole`.
+# Each element to the place that it came from.
 declare(
     "max_unpool",
-    "int64_t rank, const int64_t *part, const int64_t *whole, int64_t count",
+    "int64_t size, int64_t count",
     """\
-  int64_t size = 1, within = 1;
-  for (int64_t d = 0; d < rank; d++) {
-    size *= whole[d];
-    within *= part[d];
-  }
   if (size) memset(y0, 0, (size_t)size * sizeof *y0);
   for (int64_t n = 0; n < count; n++) {
-    int64_t rest = (int64_t)x1[n], place = 0, stride = 1;
-    if (rest < 0) rest += within;
-    if (rest < 0 || rest >= within) return 1;
-    for (int64_t d = rank - 1; d >= 0; d--) {
-      place += rest % part[d] * stride;
-      stride *= whole[d];
-      rest /= part[d];
-    }
+    int64_t place = (int64_t)x1[n];
+    if (place < 0) place += size;
+    if (place < 0 || place >= size) return 1;
     y0[place] = x0[n];
   }
   return 0;

@@ -15,10 +15,11 @@ from poly.ir.expr import (
     Size,
     children,
     indices_of,
+    maximum,
     reads_of,
     walk,
 )
-from poly.ir.linear_form import linear_form
+from poly.ir.linear_form import linear_form, render
 from poly.ir.program import Range, Statement
 
 #: Operators that a register tile may compute: one or a few instructions each.
@@ -114,6 +115,15 @@ def count_of(r: Range) -> float:
     """The number of values in a range; infinite if that is open."""
     extent = linear_form(r.hi) - linear_form(r.lo)
     return inf if extent.terms else max(0, extent.constant)
+
+
+def extent_of(r: Range) -> Expr:
+    """The number of values in a range: 0 where it ends before it starts."""
+    form = linear_form(r.hi) - linear_form(r.lo)
+    never_negative = form.constant >= 0 and all(
+        isinstance(atom, Size) and factor > 0 for atom, factor in form.terms
+    )
+    return render(form) if never_negative else maximum(Const(0), render(form))
 
 
 def is_other_element(s: Statement, read: Read) -> bool:

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from opt_einsum.paths import DynamicProgramming, greedy
 
-from poly.ir.accesses import writes_once
+from poly.ir.accesses import extent_of, writes_once
 from poly.ir.dtypes import DType
 from poly.ir.expr import (
     Cast,
@@ -32,19 +32,16 @@ from poly.ir.expr import (
     Index,
     Op,
     Read,
-    Size,
     dtype_of_expr,
     evaluate_int,
     indices_of,
     is_weak,
-    maximum,
     reads_of,
     simplify,
     sizes_of,
     sub,
     walk,
 )
-from poly.ir.linear_form import normal
 from poly.ir.program import INIT, Program, Range, Statement, Tensor, statement_names, taken_names
 from poly.sets.check_bounds import if_proved
 
@@ -276,8 +273,7 @@ class _Split:
     def extent(self, loop: str) -> Expr:
         """The extent of a temporary along a loop."""
         r = self.ranges[loop]
-        extent = normal(r.hi if _near_zero(r.lo) else sub(r.hi, r.lo))
-        return extent if isinstance(extent, (Const, Size)) else maximum(Const(0), extent)
+        return extent_of(replace(r, lo=Const(0)) if _near_zero(r.lo) else r)
 
     def label(self) -> str:
         return _fresh(f"{self.s.name}_1", self.labels, INIT)

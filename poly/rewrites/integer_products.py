@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, prod
 
-from poly.ir.accesses import writes_once
+from poly.ir.accesses import extent_of, writes_once
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
@@ -279,6 +279,8 @@ def _loop(
         waste, size = 1.0, 1 << 20
         if isinstance(r.hi, Const):
             size = int(r.hi.value)
+            if size <= 0:
+                continue
             waste = size / (-(-size // group) * group)
         if waste < LEAST_USED:
             continue
@@ -383,7 +385,7 @@ class _Rewriting:
             count: Expr = Const(1)
             for r in self.s.ranges:
                 if r.index in self.s.reductions:
-                    count = mul(count, r.hi)
+                    count = mul(count, extent_of(r))
             number = count if isinstance(count, Const) else Cast(INT32, count)
             number = _times(_times(number, shifts[0]), shifts[1])
         for own, other in ((0, 1), (1, 0)):
@@ -445,11 +447,9 @@ class _Rewriting:
         if within:
             self.changing.add(name)
         (self.in_step if within else self.before).append(in_step(made, self.s) if within else made)
-        others = [
-            r.hi for r in self.s.ranges if r.index in self.s.reductions and r.index not in moved
-        ]
+        others = [r for r in self.s.ranges if r.index in self.s.reductions and r.index not in moved]
         result: Expr = target
-        for extent in others:
+        for extent in map(extent_of, others):
             number = extent if isinstance(extent, Const) else Cast(INT32, extent)
             result = _times(result, number)
         return result

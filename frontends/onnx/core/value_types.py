@@ -23,6 +23,8 @@ Shapes = Mapping[str, Sequence[int] | int]
 
 #: The element types that values may have while a model runs.
 _TYPES = {**ELEMENT_TYPES, **NARROW_TYPES, onnx.TensorProto.STRING: TEXT}
+#: The same the other way round: the number of a type in the file format.
+TYPE_NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 
 
 #: What exporters write for a dimension of which they know nothing.

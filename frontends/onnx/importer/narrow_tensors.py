@@ -38,6 +38,8 @@ def on_narrow(node: Node, function: Operator) -> Sequence[Result]:
         axes = node.ints("perm") or tuple(reversed(range(first.rank)))
         return [Known(np.transpose(first.array, axes), first.dtype)]
     known = node.domain in ("", "com.microsoft") and node.operator in _CONVERT
+    if node.operator == "CastLike":
+        known = node.required(1).dtype not in CARRIERS  # nothing is converted to such types
     if not known or first.dtype not in CARRIERS:
         narrow = next(v.dtype for v in node.inputs if v is not None and v.dtype in CARRIERS)
         raise Unsupported(f"the operator cannot process tensors of {narrow} yet")

@@ -11,6 +11,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, helper
 
 from frontends.onnx.core.node import Node, Value
 from frontends.onnx.core.symbolic_dims import Dim
+from frontends.onnx.core.value_types import TYPE_NUMBERS
 from frontends.onnx.model.loading import domain_of
 
 
@@ -64,7 +65,6 @@ def _newest(versions: list[int], opset: int) -> int:
 def _type_of(value: Value | None) -> TypeProto:
     if value is None:
         return TypeProto()
-    number = helper.np_dtype_to_tensor_dtype(value.dtype.numpy)
     shape = [None if isinstance(e, Dim) else e for e in value.shape]
-    made: TypeProto = helper.make_tensor_type_proto(number, shape)
+    made: TypeProto = helper.make_tensor_type_proto(TYPE_NUMBERS[value.dtype], shape)
     return made

@@ -189,7 +189,7 @@ def _transposed_sizes(
     for a in range(rank):
         full = strides[a] * (sizes[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1
         if wanted or auto in ("SAME_UPPER", "SAME_LOWER"):
-            out = wanted[a - rank] if wanted else sizes[a] * strides[a]
+            out = wanted[a - rank] if wanted else min(sizes[a] * strides[a], full)
             total = max(0, full - out)
             # Pads that are given beside an output_shape are ignored.
             begin = total - total // 2 if auto != "SAME_UPPER" else total // 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from frontends.onnx.core.comprehension_text import at, declare, function, line, literal, names
 from frontends.onnx.core.node import Compute, InC, Node, Result, Same, Unsupported, Value, operator
 from frontends.onnx.core.tensors import element_type
@@ -189,10 +191,11 @@ def clip(node: Node) -> Sequence[Result]:
     indices = names(x.rank)
     text = at("X", indices)
     values, inputs = [x], [declare("X", x.dtype, x.shape)]
-    for position, (name, fn) in enumerate((("min", "max"), ("max", "min")), start=1):
+    largest = float(np.finfo(np.float32).max)
+    bounds = (("min", "max", -largest), ("max", "min", largest))
+    for position, (name, fn, default) in enumerate(bounds, start=1):
         if node.opset < 11:
-            if name in node.attributes:
-                text = f"{fn}({text}, {literal(node.number(name, 0.0))})"
+            text = f"{fn}({text}, {literal(node.number(name, default))})"
             continue
         bound = node.optional(position)
         if bound is None:

@@ -380,6 +380,8 @@ def pad(node: Node) -> Sequence[Result]:
         return [_pad_constant(node, x, before, shape)]
     if mode not in ("edge", "reflect", "wrap"):
         raise node.fail(f"mode {mode!r} does not exist")
+    if 0 in shape:
+        return [nothing(shape, x.dtype)]
     if x.size == 0:
         raise node.fail(f"mode {mode} cannot pad an empty operand")
     return [_pad_copy(node, x, mode, before, after, shape)]

@@ -23,6 +23,7 @@ from frontends.onnx.ops.resize_coordinates import (
     Formula,
     Scale,
     coordinate,
+    corner_coordinate,
     is_open,
     ratio,
     scaled,
@@ -244,6 +245,7 @@ class _Interpolation:
     def __init__(self, node: Node, x: Value, coordinates: str, mode: str) -> None:
         self.node, self.x, self.coordinates, self.mode = node, x, coordinates, mode
         self.kept = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+        self.rounds = x.dtype.is_integer and node.flag("antialias")
         self.crops = _crops(node, x.rank) if coordinates == "tf_crop_and_resize" else {}
         self.indices = list(names(x.rank))
         self.inputs = [declare("X", x.dtype, x.shape)]
@@ -255,6 +257,9 @@ class _Interpolation:
     def axis(self, axis: int, out: Extent, scale: Scale) -> None:
         """Add the sum along one axis, unless the axis is unchanged."""
         extent, i, n = self.x.shape[axis], self.indices[axis], self.count
+        unchanged = same([extent], [out]) and not isinstance(scale, Formula) and scale == 1
+        if unchanged and axis not in self.crops:
+            return
         computed = is_open(extent, out)
         if computed and (
             self.crops or (isinstance(scale, Formula) and self.node.flag("antialias"))
@@ -262,8 +267,6 @@ class _Interpolation:
             extent, out, computed = int(extent), int(out), False
             scale = out / extent if isinstance(scale, Formula) else scale
         if computed:
-            if same([extent], [out]) and not isinstance(scale, Formula) and scale == 1:
-                return
             taps = self._computed(extent, out, scale, i)
         else:
             assert not isinstance(scale, Formula)
@@ -274,13 +277,37 @@ class _Interpolation:
             taps = self._tables(positions, extent, scale, i)
         self.shape[axis] = out
         read = [f"I{n}[{i},r]" if a == axis else index for a, index in enumerate(self.indices)]
-        ranges = dict(zip(self.indices, self.shape, strict=True)) | {"r": taps}
+        full = dict(zip(self.indices, self.shape, strict=True))
+        ranges = full | {"r": taps}
         target, weighted = at(f"T{n}", self.indices), f"{at(self.source, read)} * W{n}[{i},r]"
         self.lines += [
             declare(f"T{n}", self.kept, self.shape),
             line(f"{target} +=! {weighted}", ranges),
         ]
         self.source, self.count = f"T{n}", n + 1
+        if self.rounds:
+            self.lines += [
+                declare(f"R{n}", self.kept, self.shape),
+                line(f"{at(f'R{n}', self.indices)} = {self._rounded(target)}", full),
+            ]
+            self.source = f"R{n}"
+
+    def _rounded(self, value: str) -> str:
+        """The nearest integer of the operand's type; of two the greater one, or with 32 bits and
+        more the one that is further from 0, as for ONNX Runtime.
+        """
+        greater = f"floor({value} + 0.5)"
+        if self.x.dtype.bits <= 16:
+            return self._limited(greater)
+        return f"select({value} < 0, ceil({value} - 0.5), {greater})"
+
+    def _limited(self, value: str) -> str:
+        """The value that the operand's type can hold: a cubic goes beyond its points."""
+        dtype = self.x.dtype
+        if not dtype.is_integer or dtype.bits > 16:
+            return value
+        low, high = dtype.limits
+        return f"min(max({value}, {low}), {high})"
 
     def _operand(self, name: str, dtype: DType, array: np.ndarray) -> None:
         self.inputs.append(declare(name, dtype, array.shape))
@@ -304,7 +331,10 @@ class _Interpolation:
         if node.flag("antialias") and not isinstance(scale, Formula):
             narrow = min(scale, 1.0)
             reach = math.ceil(reach / narrow)
-        where = coordinate(self.coordinates, i, scale, extent, out, "float64")
+        if self.coordinates == "align_corners" and not isinstance(scale, Formula) and out > 1:
+            where = corner_coordinate(i, scale, extent, "float64")
+        else:
+            where = coordinate(self.coordinates, i, scale, extent, out, "float64")
         centre, element, weight = f"C{n}[{i}]", f"I{n}[{i},r]", f"W{n}[{i},r]"
         distance = f"((float64({element}) - {centre}) * {narrow!r})"
         a = literal(node.number("cubic_coeff_a", -0.75))
@@ -340,7 +370,7 @@ class _Interpolation:
             fill = literal(self.node.number("extrapolation_value", 0.0))
             value = f"select({' or '.join(self.outside)}, {fill}, {value})"
         if not x.dtype.is_float:
-            value = f"{x.dtype}({value})"
+            value = f"{x.dtype}({value if self.rounds else self._limited(value)})"
         full = dict(zip(self.indices, self.shape, strict=True))
         lines = [*self.lines, line(f"{at('Y', self.indices)} = {value}", full)]
         outputs = [declare("Y", x.dtype, self.shape)]
@@ -356,12 +386,15 @@ def _interpolated(
     coordinates: str,
     mode: str,
 ) -> Result:
-    """One sum for each axis, those that shrink first, to make later sums smaller."""
+    """One sum for each axis, those that shrink first, to make later sums smaller; the last axis
+    first if sums are rounded.
+    """
     if x.size == 0 or any(e == 0 for e in sizes):
         return nothing(sizes, x.dtype)
     made = _Interpolation(node, x, coordinates, mode)
     grown = [hint_of(out) / hint_of(extent) for extent, out in zip(x.shape, sizes, strict=True)]
-    for axis in sorted(range(x.rank), key=grown.__getitem__):
+    last_first = range(x.rank - 1, -1, -1)
+    for axis in last_first if made.rounds else sorted(range(x.rank), key=grown.__getitem__):
         made.axis(axis, sizes[axis], scales[axis])
     return made.result()
 
@@ -389,6 +422,8 @@ def _resize_sizes(node: Node, x: Value) -> tuple[list[Extent], list[Scale]]:
         raise node.fail("either scales or sizes must be given for every axis")
     policy = node.word("keep_aspect_ratio_policy", "stretch")
     for axis, size in zip(axes, sizes_given, strict=True):
+        if policy == "stretch" and same([size, x.shape[axis]], [0, 0]):
+            continue
         if size < 1 or x.shape[axis] < 1:
             raise node.fail(f"size {size} from {x.shape[axis]}")
         sizes[axis], scales[axis] = size, ratio(size, x.shape[axis])

@@ -95,11 +95,13 @@ def is_open(extent: Extent, out: Extent) -> bool:
 def coordinate(mode: str, index: str, scale: Scale, extent: Extent, out: Extent, dtype: str) -> str:
     """The text of the coordinate of the output position `index`, where sizes are open."""
     sizes = (_size(extent, dtype), _size(out, dtype))
-    if mode == "align_corners" and not isinstance(scale, Formula) and out > 1:
-        # By the size before it is rounded down.
-        last = sizes[0] * scale - 1
-        return str(Formula(f"{dtype}({index})") * (sizes[0] - 1) / last)
     return str(COORDINATES[mode](Formula(f"{dtype}({index})"), scale, *sizes))
+
+
+def corner_coordinate(index: str, scale: float, extent: Extent, dtype: str) -> str:
+    """The same between aligned corners, for the new size before it is rounded down."""
+    size = _size(extent, dtype)
+    return str(Formula(f"{dtype}({index})") * (size - 1) / (size * scale - 1))
 
 
 def _size(extent: Extent, dtype: str) -> Formula:

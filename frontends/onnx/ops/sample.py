@@ -155,10 +155,12 @@ def grid_sample(node: Node) -> Sequence[Result]:
     lines, reads, weight = _sampling(axes, coordinates, taps, count, outer, exact, kind)
     shape = checked_shape((*x.shape[:2], *grid.shape[1:-1]), x.dtype, node.origin)
     free: dict[str, Extent] = dict(zip(("n", "c", *positions), shape, strict=True))
-    value = f"{at('X', ['n', 'c', *reads])} * {weight}"
+    read = at("X", ["n", "c", *reads])
+    kept = x.dtype.compute if x.dtype.is_float else FLOAT64
+    value = f"{read if x.dtype.is_float else f'{kept}({read})'} * {weight}"
     ranges = free | dict.fromkeys(taps, count)
     lines += [
-        declare("S", x.dtype.compute, shape),
+        declare("S", kept, shape),
         line(f"{at('S', free)} +=! {value}", ranges),
         line(f"{at('Y', free)} = {at('S', free)}", free),
     ]
@@ -279,7 +281,9 @@ def deform_conv(node: Node) -> Sequence[Result]:
     rank = x.rank - 2
     group, parts = node.integer("group", 1), node.integer("offset_group", 1)
     if rank < 1 or w.rank != x.rank or min(group, parts) < 1 or x.shape[1] % parts:
-        raise node.fail(f"ranks {x.rank} and {w.rank}, {group} groups, {parts} offset groups")
+        raise node.fail(
+            f"shapes {list(x.shape)} and {list(w.shape)}, {group} groups, {parts} offset groups"
+        )
     filters, channels = w.shape[0], w.shape[1]
     if filters % group or channels * group != x.shape[1]:
         raise node.fail(f"{x.shape[1]} channels and {filters} filters in {group} groups")
@@ -287,9 +291,9 @@ def deform_conv(node: Node) -> Sequence[Result]:
     steps = windows(node, x.shape[2:], kernel, spatial(node, "dilations", rank, 1))
     outs, count = tuple(s.out for s in steps), math.prod(kernel)
     if offset.shape != (x.shape[0], parts * count * rank, *outs):
-        raise node.fail(f"offsets of shape {list(offset.shape)}")
+        raise node.fail(f"offsets of shape {list(offset.shape)} for {list(x.shape)}")
     if mask is not None and mask.shape != (x.shape[0], parts * count, *outs):
-        raise node.fail(f"a mask of shape {list(mask.shape)}")
+        raise node.fail(f"a mask of shape {list(mask.shape)} for {list(x.shape)}")
     deformed = _Deformed(x, parts, steps, *axis_names(node, rank))
     shape = checked_shape((x.shape[0], filters, *outs), x.dtype, node.origin)
     lines = deformed.sampled()

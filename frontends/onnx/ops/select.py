@@ -194,7 +194,9 @@ def reverse_sequence(node: Node) -> Sequence[Result]:
     x, lengths = node.required(0), node.required(1)
     time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
     if x.rank < 2 or {time, batch} != {0, 1} or lengths.shape != (x.shape[batch],):
-        raise node.fail(f"axes {time} and {batch}, lengths {list(lengths.shape)}")
+        raise node.fail(
+            f"axes {time} and {batch} of {list(x.shape)}, lengths {list(lengths.shape)}"
+        )
     indices = names(x.rank)
     t, length = indices[time], f"L[{indices[batch]}]"
     reversed_ = f"select({t} < {length}, {length} - 1 - {t}, {t})"

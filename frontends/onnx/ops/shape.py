@@ -68,7 +68,7 @@ def flatten(node: Node) -> Sequence[Result]:
 def squeeze(node: Node) -> Sequence[Result]:
     """Without some axes of extent 1, all of them if none is given."""
     x = node.required(0)
-    given = node.ints("axes") if node.opset < 13 else node.known_ints(1, "the axes")
+    given = (node.ints("axes") or None) if node.opset < 13 else node.known_ints(1, "the axes")
     if given is None:
         axes = tuple(a for a, e in enumerate(x.shape) if e == 1)
     else:

@@ -93,6 +93,7 @@ NETWORKS = {
     "nearest-0.5": resized("nearest", "asymmetric", 0.5, nearest_mode="floor"),
     "nearest-1.5": resized("nearest", "half_pixel", 1.5),
     "nearest-ceil": resized("nearest", "half_pixel", 1.25, nearest_mode="ceil"),
+    "nearest-corners": resized("nearest", "align_corners", 1.5),
     "linear-to": to_size("linear", "half_pixel"),
     "linear-to-corners": to_size("linear", "align_corners"),
     "nearest-to": to_size("nearest", "asymmetric", nearest_mode="floor"),

@@ -64,7 +64,7 @@ def same(program: Program, extensions: tuple[str, ...] = EXTENSIONS, **sizes: in
     """The rewritten program, after comparing it with the one as written."""
     made = integer_products(program, extensions)
     shapes = {
-        t.name: tuple(int(sizes.get(str(e), 0) or e.value) for e in t.shape)  # type: ignore[attr-defined]
+        t.name: tuple(sizes[str(e)] if str(e) in sizes else int(str(e)) for e in t.shape)
         for t in program.inputs
     }
     given_ = {t.name: whole(str(t.dtype), *shapes[t.name]) for t in program.inputs}
@@ -147,6 +147,19 @@ def test_open_sizes() -> None:
         made = same(program, M=3, K=k, N=5)
         assert sorted(factors(same(program, PAIRS, M=3, K=k, N=5))) == ["int16", "int16"]
     assert sorted(factors(made)) == ["int8", "uint8"]
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, PAIRS])
+@pytest.mark.parametrize("k", ["k in 0:K-2", "k in 0:K-5, r in 0:K", "k in 0:K, r in 0:K-2"])
+def test_sums_that_end_before_they_start(k: str, extensions: tuple[str, ...]) -> None:
+    """They have no terms, not less than none."""
+    program = parse_program(
+        f"""def f(uint8 A[M,K], int8 B[K,8], uint8 ZA[], int8 ZB[8]) -> (Y) {{
+            Y[i,j] +=! {POINTS} where {k} }}"""
+    )
+    for size in (0, 1, 3, 6):
+        same(program, extensions, M=3, K=size)
+    same(product("uint8", "int8", 0, POINTS), extensions, M=3)
 
 
 CONV = """def f({x} X[1,{c},{h},{w}], {y} W[{o},{per},{r},{s}], {x} ZX[], {y} ZW[{o}]) -> (Y) {{

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import farkas as fk
 from frontends.onnx import import_model
 from frontends.onnx.ops.move import _sliced
-from tests.frontends.onnx.onnx_support import agree, floats, run_graph, single
+from tests.frontends.onnx.onnx_support import (
+    agree,
+    agree_when_open,
+    floats,
+    model_of,
+    ort_run,
+    run_graph,
+    single,
+)
 
 LARGEST = np.iinfo(np.int64).max
 
@@ -96,6 +105,90 @@ def test_ranges_of_too_many_elements(bounds: tuple[float, float, float]) -> None
 def test_pads_beside_an_output_shape_are_ignored(attributes: dict[str, Any]) -> None:
     x, w = np.array([[[1.0, 2.0]]], np.float32), np.ones((1, 1, 3), np.float32)
     agree(single("ConvTranspose", {"x": x}, constants={"w": w}, **attributes), {"x": x})
+
+
+@pytest.mark.parametrize("upper", ["SAME_UPPER", "SAME_LOWER"])
+def test_no_pads_where_strides_leave_gaps(upper: str) -> None:
+    x, w = floats(1, 2, 4, 3), {"w": floats(2, 3, 2, 3)}
+    model = single("ConvTranspose", {"x": x}, constants=w, opset=11, strides=[3, 4], auto_pad=upper)
+    agree(model, {"x": x})
+
+
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1]])
+def test_unpooling_undoes_pooling(ceil: int, pads: list[int]) -> None:
+    """The places are those in the shape that is given."""
+    x = floats(2, 3, 8, 7)
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": pads}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p", "i"], ceil_mode=ceil, **window),
+        helper.make_node("MaxUnpool", ["p", "i", "s"], ["y"], **window),
+    ]
+    pooled = ort_run(model_of(nodes[:1], {"x": x}, ["p", "i"], {}, 17), {"x": x})
+    wanted = np.zeros_like(x)
+    wanted.flat[pooled["i"]] = pooled["p"]
+    model = model_of(nodes, {"x": x}, ["y"], {"s": np.array(x.shape)}, 17)
+    np.testing.assert_array_equal(fk.compile_onnx(model, threads=1).run({"x": x})["y"], wanted)
+    if not ceil:  # which ONNX Runtime finds too large
+        np.testing.assert_array_equal(ort_run(model, {"x": x})["y"], wanted)
+
+
+def test_lengths_may_be_right_for_open_sizes() -> None:
+    """The file says of three sequences how long they are, but not that there are three."""
+    x, lengths = floats(5, 3), np.array([1, 3, 2])
+    model = single("ReverseSequence", {"x": x}, constants={"n": lengths})
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_param = "?"
+    agree_when_open(model, {"x": x})
+    image, offset = floats(1, 6, 4, 4), floats(1, 2, 3, 3)
+    constants = {"w": floats(2, 6, 2, 2), "o": np.tile(offset, (1, 12, 1, 1))}
+    model = single("DeformConv", {"x": image}, constants=constants, opset=19, offset_group=3)
+    agree_when_open(model, {"x": image})
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_padding_beside_nothing(mode: str) -> None:
+    x = floats(3, 0, 4)
+    pads = {"p": np.array([1, 0, 2, 0, 0, 0])}
+    model = single("Pad", {"x": x}, constants=pads, opset=19, mode=mode)
+    found = run_graph(import_model(model), {"x": x})["y0"]
+    assert found.shape == (4, 0, 6)
+    if mode != "wrap":  # which ONNX Runtime refuses
+        assert ort_run(model, {"x": x})["y0"].shape == found.shape
+
+
+def test_nothing_resized_to_nothing() -> None:
+    x = floats(2, 0, 3)
+    sizes = {"n": np.array([2, 0, 4])}
+    model = single("Resize", {"x": x}, constants=sizes, order=["x", "", "", "n"], opset=14)
+    agree(model, {"x": x})
+
+
+def test_an_average_of_padding_only() -> None:
+    x = floats(1, 2, 3, 5)
+    window = {"kernel_shape": [2, 2], "dilations": [4, 2], "pads": [1, 1, 1, 1]}
+    agree(single("AveragePool", {"x": x}, opset=19, **window), {"x": x})
+
+
+def test_square_roots_as_powers() -> None:
+    x = np.array([-np.inf, -0.0, 0.0, 2, np.inf, -1, np.nan], np.float32)
+    model = single("Pow", {"x": x}, constants={"e": np.array(0.5, np.float32)}, opset=15)
+    agree(model, {"x": x})
+    found = fk.compile_onnx(model).run({"x": x})["y0"]
+    assert found[0] == np.inf and not np.signbit(found[1:4]).any()
+
+
+@pytest.mark.parametrize("bounds", [{}, {"min": 0.0}, {"max": 2.0}])
+def test_bounds_that_an_early_clip_leaves_out(bounds: dict[str, float]) -> None:
+    x = np.array([-np.inf, -3, 4, np.inf, np.nan], np.float32)
+    agree(single("Clip", {"x": x}, opset=6, **bounds), {"x": x})
+
+
+def test_no_axes_to_squeeze_are_all() -> None:
+    x = floats(1, 3, 1)
+    model = single("Squeeze", {"x": x}, opset=11)
+    model.graph.node[0].attribute.add(name="axes", type=onnx.AttributeProto.INTS)
+    agree(model, {"x": x})
 
 
 @pytest.mark.parametrize("last", [0, 1])

@@ -124,6 +124,14 @@ def test_what_cannot_be_done_with_them() -> None:
     quantise = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
     with pytest.raises(UnsupportedModelError, match="cannot process tensors of int4 yet"):
         import_model(model([quantise], [scale, zero], TensorProto.INT4))
+    like = [
+        helper.make_node("CastLike", ["e", "z"], ["c"]),
+        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+    ]
+    other = tensor("e", TensorProto.FLOAT8E4M3FN, np.array(1.125))
+    five = tensor("z", TensorProto.FLOAT8E5M2, np.array(1.0))
+    with pytest.raises(UnsupportedModelError, match="element type float8e5m2"):
+        import_model(model(like, [other, five]))
     passed = helper.make_node("Identity", ["z"], ["y"])
     with pytest.raises(ModelError, match="'y' is a tensor of int4, which cannot be returned"):
         import_model(model([passed], [zero], TensorProto.INT4))
