@@ -276,14 +276,12 @@ def attribute_set(rng: random.Random, model: ModelProto) -> str:
     elif what == "type":
         rng.choice(node.attribute).type = rng.randrange(0, 15)
     else:
-        names = ["alien"]
-        if what == "add" and onnx.defs.has(node.op_type):
-            names = sorted(onnx.defs.get_schema(node.op_type).attributes) or names
-        name = rng.choice(names)
+        schema = None
+        if what == "add" and onnx.defs.has(node.op_type, node.domain):
+            schema = onnx.defs.get_schema(node.op_type, node.domain)
+        name = rng.choice(sorted(schema.attributes) if schema and schema.attributes else ["alien"])
         value: object = rng.choice((_number(rng), rng.choice(REALS), rng.choice(WORDS)))
-        declared = (
-            onnx.defs.get_schema(node.op_type).attributes.get(name) if what == "add" else None
-        )
+        declared = schema.attributes.get(name) if schema else None
         kind = str(declared.type).rpartition(".")[2] if declared is not None else ""
         if kind.endswith("S"):
             value = [value] * rng.randint(1, 4)
