@@ -389,6 +389,8 @@ def _interpolated(
     """One sum for each axis, those that shrink first, to make later sums smaller; the last axis
     first if sums are rounded.
     """
+    if x.dtype == BOOL:
+        raise Unsupported(f"mode {mode} for tensors of bool")
     if x.size == 0 or any(e == 0 for e in sizes):
         return nothing(sizes, x.dtype)
     made = _Interpolation(node, x, coordinates, mode)

@@ -15,11 +15,11 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line, real
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, InC, Node, Result, Value, operator
+from frontends.onnx.core.node import Compute, InC, Node, Result, Unsupported, Value, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.select import opaque, taken
 from frontends.onnx.ops.windows import Window, axis_names, spatial, weights_kernel, windows
-from poly.ir.dtypes import FLOAT32, FLOAT64, DType
+from poly.ir.dtypes import BOOL, FLOAT32, FLOAT64, DType
 
 FLOATS = (FLOAT32, FLOAT64)
 NO_REGION = "a region is of no image, or too far from it"
@@ -141,6 +141,8 @@ def grid_sample(node: Node) -> Sequence[Result]:
         raise node.fail(f"mode {mode!r}, padding_mode {padding!r}")
     if 0 in x.shape[2:]:
         raise node.fail("the image is empty, so there is nothing to sample")
+    if x.dtype == BOOL:
+        raise Unsupported("images of bool")
     count = _MODES[mode]
     positions, taps = axis_names(node, rank)
     outer: dict[str, Extent] = {"n": x.shape[0]}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from frontends.onnx import import_model
+from poly.errors import UnsupportedModelError
 from tests.frontends.onnx.onnx_support import agree, floats, ort_run, run_graph, single
 
 RANDOM = np.random.default_rng(5)
@@ -89,3 +90,15 @@ def test_samples_of_integers_are_summed_up_before_they_are_truncated(dtype: Any,
     found = run_graph(import_model(model), {"x": x, "g": grid})["y0"]
     assert found.dtype == dtype
     nearly_the_same(found, np.trunc(exact))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_truths_are_not_interpolated(mode: str) -> None:
+    x, grid = np.ones((1, 1, 3, 4), np.bool_), floats(1, 2, 2, 2)
+    with pytest.raises(UnsupportedModelError, match=f"mode {mode} for tensors of bool"):
+        import_model(resize(x, [1, 1, 2, 2], mode=mode))
+    model = single("GridSample", {"x": x, "g": grid}, opset=20, mode=mode)
+    with pytest.raises(UnsupportedModelError, match="images of bool"):
+        import_model(model)
+    nearest = resize(x, [1, 1, 2, 2], mode="nearest")
+    assert run(nearest, x).shape == (1, 1, 6, 8)
