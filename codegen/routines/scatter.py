@@ -120,7 +120,7 @@ declare(
 """,
 )
 
-# Each element to the place that it came from.
+# Each element to the flat index that it came from.
 declare(
     "max_unpool",
     "int64_t size, int64_t count",

@@ -117,7 +117,7 @@ def count_of(r: Range) -> float:
     return inf if extent.terms else max(0, extent.constant)
 
 
-def extent_of(r: Range) -> Expr:
+def count_expr(r: Range) -> Expr:
     """The number of values in a range: 0 where it ends before it starts."""
     form = linear_form(r.hi) - linear_form(r.lo)
     never_negative = form.constant >= 0 and all(

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from opt_einsum.paths import DynamicProgramming, greedy
 
-from poly.ir.accesses import extent_of, writes_once
+from poly.ir.accesses import count_expr, writes_once
 from poly.ir.dtypes import DType
 from poly.ir.expr import (
     Cast,
@@ -273,7 +273,7 @@ class _Split:
     def extent(self, loop: str) -> Expr:
         """The extent of a temporary along a loop."""
         r = self.ranges[loop]
-        return extent_of(replace(r, lo=Const(0)) if _near_zero(r.lo) else r)
+        return count_expr(replace(r, lo=Const(0)) if _near_zero(r.lo) else r)
 
     def label(self) -> str:
         return _fresh(f"{self.s.name}_1", self.labels, INIT)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, prod
 
-from poly.ir.accesses import extent_of, writes_once
+from poly.ir.accesses import count_expr, count_of, writes_once
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
@@ -157,7 +157,7 @@ class _Plan:
 
 def _rewritten(program: Program, s: Statement, known: tuple[Multiplied, ...]) -> Program:
     factors = factors_of(program, s)
-    if factors is None:
+    if factors is None or any(count_of(r) == 0 for r in s.ranges):
         return program
     multiplied = _types(program, factors, known)
     types, group = multiplied.types, multiplied.group
@@ -279,8 +279,6 @@ def _loop(
         waste, size = 1.0, 1 << 20
         if isinstance(r.hi, Const):
             size = int(r.hi.value)
-            if size <= 0:
-                continue
             waste = size / (-(-size // group) * group)
         if waste < LEAST_USED:
             continue
@@ -385,7 +383,7 @@ class _Rewriting:
             count: Expr = Const(1)
             for r in self.s.ranges:
                 if r.index in self.s.reductions:
-                    count = mul(count, extent_of(r))
+                    count = mul(count, count_expr(r))
             number = count if isinstance(count, Const) else Cast(INT32, count)
             number = _times(_times(number, shifts[0]), shifts[1])
         for own, other in ((0, 1), (1, 0)):
@@ -449,7 +447,7 @@ class _Rewriting:
         (self.in_step if within else self.before).append(in_step(made, self.s) if within else made)
         others = [r for r in self.s.ranges if r.index in self.s.reductions and r.index not in moved]
         result: Expr = target
-        for extent in map(extent_of, others):
+        for extent in map(count_expr, others):
             number = extent if isinstance(extent, Const) else Cast(INT32, extent)
             result = _times(result, number)
         return result

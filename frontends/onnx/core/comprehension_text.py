@@ -46,6 +46,17 @@ def names(rank: int, letters: Sequence[str] = _LETTERS) -> tuple[str, ...]:
     return tuple(f"{letters[0]}{d}" for d in range(rank))
 
 
+def limited(value: str, dtype: DType) -> str:
+    """The value within the limits of a type; 64 bits are left alone, as no float holds them all.
+
+    value : text of a float that holds the limits
+    """
+    if not dtype.is_integer or dtype.bits > 32:
+        return value
+    low, high = dtype.limits
+    return f"min(max({value}, {low}), {high})"
+
+
 def literal(value: float | int | bool) -> str:
     """A number as the language writes it; negative ones in parentheses.
 

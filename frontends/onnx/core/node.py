@@ -197,7 +197,11 @@ class Node:
         return f"{self.operator} '{printable(self.name)}' (opset {self.opset})"
 
     def fail(self, message: str) -> ModelError:
-        """An error that names this node, to be raised."""
+        """An error that names this node, to be raised.
+
+        The message names the extents that it is about: what is refused in the same words for
+        several choices of open sizes is refused when the model is loaded.
+        """
         return ModelError(f"{self.origin}: {message}")
 
     # --- operands ---

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from frontends.onnx.core.narrow_types import CARRIERS, carried
-from frontends.onnx.core.node import Known, Node, Operator, Result, Unsupported
+from frontends.onnx.core.node import Known, Node, Operator, Result, Same, Unsupported
 
 #: Operators that convert such tensors, and those that change nothing but the shape.
 _CONVERT = frozenset({"DequantizeLinear", "Cast", "CastLike"})
@@ -38,8 +38,10 @@ def on_narrow(node: Node, function: Operator) -> Sequence[Result]:
         axes = node.ints("perm") or tuple(reversed(range(first.rank)))
         return [Known(np.transpose(first.array, axes), first.dtype)]
     known = node.domain in ("", "com.microsoft") and node.operator in _CONVERT
-    if node.operator == "CastLike":
-        known = node.required(1).dtype not in CARRIERS  # nothing is converted to such types
+    if known and node.operator == "CastLike" and node.required(1).dtype in CARRIERS:
+        if node.required(1).dtype == first.dtype:
+            return [Same(first)]
+        raise Unsupported(f"nothing is converted to {node.required(1).dtype} yet")
     if not known or first.dtype not in CARRIERS:
         narrow = next(v.dtype for v in node.inputs if v is not None and v.dtype in CARRIERS)
         raise Unsupported(f"the operator cannot process tensors of {narrow} yet")

@@ -106,7 +106,7 @@ def power(node: Node) -> Sequence[Result]:
     if exponent in (1.0, 2.0, 3.0):
         value = " * ".join(["{0}"] * int(exponent))
     elif exponent == 0.5 and a.dtype.is_float:
-        value = "select({0} == -inf, inf, abs(sqrt({0})))"  # of -0.0, pow gives 0.0
+        value = "select({0} == -inf, inf, sqrt({0} + 0.0))"  # 0.0 for -0.0
     elif exponent == -1.0 and a.dtype.is_float:
         value = "1 / {0}"
     elif a.dtype.is_integer:

@@ -228,11 +228,13 @@ def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
 
 
 def _typed(info: ValueInfoProto, model: ModelProto) -> ValueInfoProto:
-    """An output as it is declared; a stored array, whose type ONNX does not infer, has its own."""
+    """The declared type of an output; that of an input or an initializer is its own, which shape
+    inference does not propagate.
+    """
     for tensor in model.graph.initializer:
         if tensor.name == info.name:
             return helper.make_tensor_value_info(info.name, tensor.data_type, tensor.dims)
-    return info
+    return next((value for value in model.graph.input if value.name == info.name), info)
 
 
 def _no_rows(output: ValueInfoProto, model: ModelProto, given: Mapping[str, Array]) -> Array:

@@ -107,8 +107,6 @@ def average_pool(node: Node) -> Sequence[Result]:
     for count in counts:
         if count.isdigit():
             constant *= int(count)
-        elif any(a.dilation > 1 for a in pool.axes):  # all taps of a window may be in the padding
-            varying.append(f"max({count}, 1)")
         else:
             varying.append(count)
     if varying:

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frontends.onnx.core.comprehension_text import at, declare, function, line, literal, names
+from frontends.onnx.core.comprehension_text import (
+    at,
+    declare,
+    function,
+    limited,
+    line,
+    literal,
+    names,
+)
 from frontends.onnx.core.node import Compute, Node, Result, Same, Unsupported, Value, operator
 from frontends.onnx.core.symbolic_dims import Extent, hint_of, same
 from frontends.onnx.ops.broadcasting import result_shape
@@ -244,7 +252,8 @@ class _Interpolation:
 
     def __init__(self, node: Node, x: Value, coordinates: str, mode: str) -> None:
         self.node, self.x, self.coordinates, self.mode = node, x, coordinates, mode
-        self.kept = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+        wide = x.dtype == FLOAT64 or (x.dtype.is_integer and x.dtype.bits >= 32)
+        self.kept = FLOAT64 if wide else FLOAT32
         self.rounds = x.dtype.is_integer and node.flag("antialias")
         self.crops = _crops(node, x.rank) if coordinates == "tf_crop_and_resize" else {}
         self.indices = list(names(x.rank))
@@ -299,15 +308,12 @@ class _Interpolation:
         greater = f"floor({value} + 0.5)"
         if self.x.dtype.bits <= 16:
             return self._limited(greater)
-        return f"select({value} < 0, ceil({value} - 0.5), {greater})"
+        return self._limited(f"select({value} < 0, ceil({value} - 0.5), {greater})")
 
     def _limited(self, value: str) -> str:
         """The value that the operand's type can hold: a cubic goes beyond its points."""
-        dtype = self.x.dtype
-        if not dtype.is_integer or dtype.bits > 16:
-            return value
-        low, high = dtype.limits
-        return f"min(max({value}, {low}), {high})"
+        beyond = self.mode == "cubic" or self.outside
+        return limited(value, self.x.dtype) if beyond else value
 
     def _operand(self, name: str, dtype: DType, array: np.ndarray) -> None:
         self.inputs.append(declare(name, dtype, array.shape))

@@ -99,7 +99,9 @@ def coordinate(mode: str, index: str, scale: Scale, extent: Extent, out: Extent,
 
 
 def corner_coordinate(index: str, scale: float, extent: Extent, dtype: str) -> str:
-    """The same between aligned corners, for the new size before it is rounded down."""
+    """The same between aligned corners, for the new size before it is rounded down, as in the
+    standard's reference; ONNX Runtime takes the rounded one.
+    """
     size = _size(extent, dtype)
     return str(Formula(f"{dtype}({index})") * (size - 1) / (size * scale - 1))
 

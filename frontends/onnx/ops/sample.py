@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line, real
+from frontends.onnx.core.comprehension_text import (
+    Extent,
+    affine,
+    at,
+    declare,
+    function,
+    limited,
+    line,
+    real,
+)
 from frontends.onnx.core.limits import checked_shape
 from frontends.onnx.core.node import Compute, InC, Node, Result, Unsupported, Value, operator
 from frontends.onnx.core.stages import Array, Body
@@ -148,7 +157,7 @@ def grid_sample(node: Node) -> Sequence[Result]:
     outer: dict[str, Extent] = {"n": x.shape[0]}
     outer |= dict(zip(positions, grid.shape[1:-1], strict=True))
     axes = [Axis(size, padding, aligned, count == 4) for size in x.shape[2:]]
-    kind = _kind(grid)
+    kind = _kind(grid) if x.dtype.is_float else FLOAT64
     coordinates = [
         axis.in_elements(f"{kind}({at('N', ['n', *positions, rank - 1 - a])})")
         for a, axis in enumerate(axes)
@@ -157,14 +166,17 @@ def grid_sample(node: Node) -> Sequence[Result]:
     lines, reads, weight = _sampling(axes, coordinates, taps, count, outer, exact, kind)
     shape = checked_shape((*x.shape[:2], *grid.shape[1:-1]), x.dtype, node.origin)
     free: dict[str, Extent] = dict(zip(("n", "c", *positions), shape, strict=True))
-    read = at("X", ["n", "c", *reads])
-    kept = x.dtype.compute if x.dtype.is_float else FLOAT64
-    value = f"{read if x.dtype.is_float else f'{kept}({read})'} * {weight}"
-    ranges = free | dict.fromkeys(taps, count)
+    read, total = at("X", ["n", "c", *reads]), at("S", free)
+    kept, value = x.dtype.compute, f"{read} * {weight}"
+    if not x.dtype.is_float and exact:
+        value = f"select({weight} != 0, {read}, 0)"
+    elif not x.dtype.is_float:
+        kept, value = FLOAT64, f"{FLOAT64}({read}) * {weight}"
+    result = total if kept == x.dtype.compute else f"{x.dtype}({limited(total, x.dtype)})"
     lines += [
         declare("S", kept, shape),
-        line(f"{at('S', free)} +=! {value}", ranges),
-        line(f"{at('Y', free)} = {at('S', free)}", free),
+        line(f"{total} +=! {value}", free | dict.fromkeys(taps, count)),
+        line(f"{at('Y', free)} = {result}", free),
     ]
     inputs = [declare("X", x.dtype, x.shape), declare("N", grid.dtype, grid.shape)]
     program = function("grid_sample", inputs, [declare("Y", x.dtype, shape)], lines)

@@ -157,8 +157,8 @@ def max_unpool(node: Node) -> Sequence[Result]:
         (x.shape[2 + a] - 1) * strides[a] - pads[a] - pads[a + rank] + kernel[a]
         for a in range(rank)
     ]
-    # The places are those in a shape that is given, as for ONNX Runtime and torch, so that this
-    # undoes a MaxPool of any padding; ONNX's own test takes them for those in the other shape.
+    # Indices are those in the output shape if it is given, as for ONNX Runtime and torch, so that
+    # this undoes a MaxPool of any padding; ONNX's own test has them in the inferred shape.
     wanted = node.known_ints(2, "the output's shape") or (*x.shape[:2], *sizes)
     full = checked_shape(wanted, x.dtype, node.origin)
     if len(full) != x.rank:

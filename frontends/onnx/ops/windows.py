@@ -62,20 +62,23 @@ class Window:
         return {tap: self.kernel} if self.has_taps else {}
 
     def count(self, position: str, with_padding: bool) -> str:
-        """How many taps fall inside the input (or the padded input), as an integer expression."""
+        """How many taps fall inside the input (or the padded input), as an integer expression; 1 if
+        none does, so that an average of nothing is 0.
+        """
         low, high = (-self.before, self.size + self.after) if with_padding else (0, self.size)
         if -self.before >= low and certainly_less(self.last, high):
             return str(self.kernel)
         start = affine([(self.stride, position)], -self.before)
         d = self.dilation
         if d == 1:
-            return (
-                f"(min({affine([(self.stride, position)], self.kernel - self.before)}, {high})"
-                f" - max({start}, {low}))"
-            )
-        first_after = f"min({self.kernel}, ({high} - ({start}) + {d - 1}) // {d})"
-        first_inside = f"max(0, ({low} - ({start}) + {d - 1}) // {d})"
-        return f"({first_after} - {first_inside})"
+            end = affine([(self.stride, position)], self.kernel - self.before)
+            count = f"(min({end}, {high}) - max({start}, {low}))"
+        else:
+            first_after = f"min({self.kernel}, ({high} - ({start}) + {d - 1}) // {d})"
+            first_inside = f"max(0, ({low} - ({start}) + {d - 1}) // {d})"
+            count = f"({first_after} - {first_inside})"
+        may_miss = d > 1 or self.before >= self.kernel or self.after >= self.kernel
+        return f"max({count}, 1)" if may_miss and not with_padding else count
 
 
 def weights_kernel(node: Node, weights: Sequence[int]) -> tuple[int, ...]:

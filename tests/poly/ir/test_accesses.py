@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from frontends.language.parse_program import parse_program
-from poly.ir.accesses import block_of, element_stride, vector_stride
+from poly.ir.accesses import block_of, count_expr, count_of, element_stride, vector_stride
 from poly.ir.expr import Read
 from poly.ir.layout import Layout, relayout
 from poly.ir.program import Program
@@ -52,3 +52,24 @@ def test_lanes_are_as_far_apart_as_the_blocks_within_are_long() -> None:
     _, found = read("12,16]) -> (B) { B[k,j] = A[k,j] }", Layout((1, 0), ((1, 8), (0, 4))))
     assert vector_stride(found, "j", 8) == 4
     assert vector_stride(found, "k", 4) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("0:N", "N"),
+        ("0:N+1", "N + 1"),
+        ("2:N", "max(N - 2, 0)"),
+        ("0:N-2", "max(N - 2, 0)"),
+        ("0:N//2", "max(N // 2, 0)"),
+        ("3:7", "4"),
+        ("0:-3", "0"),
+    ],
+)
+def test_the_number_of_values_of_a_range(where: str, count: str) -> None:
+    program = parse_program(
+        f"def f(float32 A[N]) -> (B) {{ B[i] +=! A[0] * 2 where i in 0:3, k in {where} }}"
+    )
+    (r,) = (r for r in program.statements[0].ranges if r.index == "k")
+    assert str(count_expr(r)) == count
+    assert count_of(r) == (float(count) if count.isdigit() else float("inf"))

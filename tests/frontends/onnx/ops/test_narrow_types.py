@@ -118,6 +118,19 @@ def test_they_may_be_in_another_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, X @ weights, 1e-4, 1e-4)
 
 
+def test_what_has_their_type_already() -> None:
+    weights = np.random.default_rng(4).integers(-8, 8, (32, 7)).astype(float)
+    eight = TensorProto.FLOAT8E4M3FN
+    nodes = [
+        helper.make_node("CastLike", ["w", "z"], ["c"]),
+        helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
+        product("f"),
+    ]
+    proto = model(nodes, [tensor("w", eight, weights), tensor("z", eight, np.array(1.0))])
+    found = fk.compile_onnx(proto, threads=1).run({"x": X})["y"]
+    np.testing.assert_allclose(found, X @ weights, 1e-4, 1e-4)
+
+
 def test_what_cannot_be_done_with_them() -> None:
     scale = numpy_helper.from_array(np.float32(0.1), "s")
     zero = tensor("z", TensorProto.INT4, np.array(0))

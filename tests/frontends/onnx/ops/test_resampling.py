@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(5)
 
 def extremes(dtype: Any, *shape: int) -> np.ndarray:
     """The least and the greatest number of 8 bits, between which a cubic overshoots."""
-    low = -128 if dtype == np.int8 else 0
+    low = 0 if dtype == np.uint8 else -128
     return np.where(RANDOM.random(shape) < 0.5, low, low + 255).astype(dtype)
 
 
@@ -38,8 +38,17 @@ def nearly_the_same(found: np.ndarray, wanted: np.ndarray) -> None:
     assert apart.max() <= 1 and apart.mean() < 0.1
 
 
+def sampled(x: np.ndarray, grid: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ours, of integers, and what ONNX Runtime computes of the same floats."""
+    how: dict[str, Any] = {"opset": 20, "mode": mode, "align_corners": 1}
+    given, wide = {"x": x, "g": grid}, {"x": x.astype(np.float32), "g": grid}
+    found = run_graph(import_model(single("GridSample", given, **how)), given)["y0"]
+    assert found.dtype == x.dtype
+    return found, ort_run(single("GridSample", wide, **how), wide)["y0"]
+
+
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_halves_of_pixels_are_not_added_to_axes_that_stay(mode: str) -> None:
+def test_tf_half_pixel_leaves_unchanged_axes_alone(mode: str) -> None:
     x = floats(2, 3, 4, 4)
     how = "tf_half_pixel_for_nn"
     model = resize(x, [1, 1, 2, 2], 11, mode=mode, coordinate_transformation_mode=how)
@@ -60,7 +69,10 @@ def test_sums_of_integers_are_rounded(dtype: Any, mode: str, scales: list[float]
     judge = x if dtype == np.int32 else (x.astype(int) + shift).astype(np.uint8)
     model = resize(judge, [1, 1, *scales], mode=mode, antialias=1)
     assert found.dtype == dtype
-    nearly_the_same(found.astype(int) + shift, ort_run(model, {"x": judge})["y0"])
+    wanted = ort_run(model, {"x": judge})["y0"]
+    nearly_the_same(found.astype(int) + shift, wanted)
+    if mode == "linear" and scales[-1] == 0.5:  # whose weights are eighths
+        np.testing.assert_array_equal(found.astype(int) + shift, wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -77,23 +89,43 @@ def test_a_cubic_stays_within_its_type(dtype: Any) -> None:
     nearly_the_same(found, np.trunc(np.clip(exact, limits.min, limits.max)))
 
 
+@pytest.mark.parametrize("value", [8388609, 16777217, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_large_integers_are_summed_up_in_float64(value: int, antialias: int) -> None:
+    x = np.full((1, 1, 2, 6), value, np.int32)
+    found = run(resize(x, [1, 1, 1, 0.5], mode="linear", antialias=antialias), x)
+    np.testing.assert_array_equal(found, x[..., :3])
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_samples_of_integers_are_summed_up_before_they_are_truncated(dtype: Any, mode: str) -> None:
     """ONNX Runtime has it for floats only."""
-    x = RANDOM.integers(100, 140, (1, 2, 5, 6)).astype(dtype)
-    grid = RANDOM.uniform(-0.5, 0.5, (1, 4, 3, 2)).astype(np.float32)
-    order = {"opset": 20, "mode": mode, "align_corners": 1}
-    model = single("GridSample", {"x": x, "g": grid}, **order)  # type: ignore[arg-type]
-    wide = {"x": x.astype(np.float32), "g": grid}
-    exact = ort_run(single("GridSample", wide, **order), wide)["y0"]  # type: ignore[arg-type]
+    x = extremes(np.uint8, 1, 2, 5, 6).astype(dtype)
+    grid = RANDOM.uniform(-1, 1, (1, 4, 3, 2)).astype(np.float32)
+    found, exact = sampled(x, grid, mode)
+    limits = np.iinfo(dtype)
+    nearly_the_same(found, np.trunc(np.clip(exact, limits.min, limits.max)))
+
+
+def test_samples_of_a_plain_image_are_plain() -> None:
+    x = np.full((1, 1, 2, 50), 120, np.uint8)
+    grid = np.stack(np.meshgrid(np.linspace(-1, 1, 99), [0]), -1)[None].astype(np.float32)
+    assert (sampled(x, grid, "linear")[0] == 120).all()
+
+
+def test_the_nearest_integers_are_exact() -> None:
+    x = RANDOM.integers(2**62, 2**63 - 1, (1, 1, 3, 4))
+    x[0, 0, 1, 1] = np.iinfo(np.int64).max
+    corners = np.stack(np.meshgrid(np.linspace(-1, 1, 4), np.linspace(-1, 1, 3)), -1)
+    grid = corners[None].astype(np.float32)
+    model = single("GridSample", {"x": x, "g": grid}, opset=20, mode="nearest", align_corners=1)
     found = run_graph(import_model(model), {"x": x, "g": grid})["y0"]
-    assert found.dtype == dtype
-    nearly_the_same(found, np.trunc(exact))
+    np.testing.assert_array_equal(found, x)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_truths_are_not_interpolated(mode: str) -> None:
+def test_bools_are_not_interpolated(mode: str) -> None:
     x, grid = np.ones((1, 1, 3, 4), np.bool_), floats(1, 2, 2, 2)
     with pytest.raises(UnsupportedModelError, match=f"mode {mode} for tensors of bool"):
         import_model(resize(x, [1, 1, 2, 2], mode=mode))
