@@ -213,21 +213,24 @@ class Stages(Executable):
         self, first: Variant, values: dict[str, Array], threads: int | None
     ) -> dict[str, Array]:
         """The outputs, stage after stage, from the inputs."""
-        given, variant = dict(values), first
-        values |= self._start.fixed
+        variant, fixed = first, self._start.fixed
+        taken = {id(array) for array in (*values.values(), *fixed.values())}
+        values |= fixed
         self._run_stage(variant, values, threads)
         while variant.next is not None:
             start = variant.next
+            taken |= {id(a) for a in (*start.fixed.values(), *variant.stage.known.values())}
             values |= start.fixed
             variant = self._variant(start, values)
             self._run_stage(variant, values, threads)
+        taken |= {id(array) for array in variant.stage.known.values()}
         results: dict[str, Array] = {}
         for port in self.outputs:
             array = values[port.name]
-            # A returned array must not be referenced elsewhere.
-            shared = any(array is other for other in (*given.values(), *results.values()))
-            is_own = not shared and getattr(array, "base", None) is None
+            # A returned array must not be referenced elsewhere, here or by the caller.
+            is_own = id(array) not in taken and getattr(array, "base", None) is None
             results[port.name] = array if is_own else array.copy()
+            taken.add(id(array))
         return results
 
     def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:

@@ -11,7 +11,7 @@ Of 8-bit values whose channels are no whole number of blocks, but of the four th
 takes at once, all channels are innermost: ``Y'[n, p, q, k]``.
 
 The bytes of a block depend on the number of elements after the dimension of channels, not on
-how others are grouped: views stay views.
+how others are grouped: views stay views, if these numbers are the same for all of them.
 """
 
 from __future__ import annotations
@@ -88,6 +88,11 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
         if root in inner and root not in fixed
     }
     left = set(families.values()) - {r for v, r in families.items() if made.get(v) is None}
+    blocks: dict[str, set[Blocks]] = {root: set() for root in left}
+    for value, layout in made.items():
+        if layout is not None and families[value] in left:
+            blocks[families[value]].add(_blocks(graph.values[value], layout))
+    left = {root for root, found in blocks.items() if len(found) == 1}
     left = _closed(left, copies)
     # It pays where lanes are stored, and where such values are copied to or from.
     useful = left & wanted
@@ -130,6 +135,8 @@ def _families(graph: Graph) -> dict[str, str]:
 
 #: The number of elements after a dimension's index: a number, times unknown extents.
 InnerExtent = tuple[int, tuple[Linear, ...]]
+#: How many elements are innermost, and the inner extent of their dimension.
+Blocks = tuple[int, InnerExtent]
 ONE: InnerExtent = (1, ())
 
 
@@ -160,6 +167,15 @@ def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout
     if _step(value, d, width) == width:
         return Layout(tuple(range(value.rank)), ((d, width),))
     return Layout((*(e for e in range(value.rank) if e != d), d))
+
+
+def _blocks(value: Tensor, layout: Layout) -> Blocks:
+    """What the order of the bytes depends on."""
+    if layout.blocks:
+        ((d, width),) = layout.blocks
+        return width, _inner_extent(value, d)
+    d = layout.order[-1]
+    return int(str(value.shape[d])), _inner_extent(value, d)
 
 
 def _step(t: Tensor, d: int, width: int) -> int:

@@ -286,7 +286,12 @@ class _Folder:
             assert shift is not None
             return shift
         value = form.atom
-        if form.scale is not None and form.scale != Const(1.0):
+        if isinstance(form.scale, Op) and form.scale == Op(
+            "div", (Const(1.0), form.scale.args[-1])
+        ):
+            # x * (1 / c) is not x / c, which matters before a floor.
+            value = Op("div", (value, self.constant(form.scale.args[-1], s, dtype)))
+        elif form.scale is not None and form.scale != Const(1.0):
             factor = self.constant(form.scale, s, dtype)
             value = Op("neg", (value,)) if factor == Const(-1.0) else Op("mul", (value, factor))
         return value if shift is None else Op("add", (value, shift))
@@ -381,7 +386,9 @@ def _scaled(form: _Affine, factor: Expr, fn: str = "mul") -> _Affine:
 def _times(e: Expr, factor: Expr, fn: str = "mul") -> Expr:
     if isinstance(e, Const) and isinstance(factor, Const):
         a, b = float(e.value), float(factor.value)
-        return Const(a * b if fn == "mul" else a / b)
+        # A division by nothing but this stays one, unless its reciprocal is exact.
+        if fn == "mul" or e != Const(1.0) or abs(math.frexp(b)[0]) == 0.5:
+            return Const(a * b if fn == "mul" else a / b)
     if fn == "mul" and e == Const(1.0):
         return factor
     if factor == Const(-1.0):

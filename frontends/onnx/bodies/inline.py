@@ -6,13 +6,23 @@ which cost nothing, connect the results of a body to the outputs of the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+)
 from onnx import numpy_helper as nh
 from onnx.helper import make_opsetid
 
+from frontends.onnx.core.narrow_types import load_external
+from frontends.onnx.core.node import Scope
 from frontends.onnx.core.stages import Array
 from frontends.onnx.core.symbolic_dims import concrete
 from poly.errors import ModelError
@@ -145,22 +155,35 @@ def captured_names(graph: GraphProto) -> list[str]:
     return list(found)
 
 
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """The stored tensors of a graph and of the graphs in its nodes."""
+    yield from graph.initializer
+    for inner in graph.node:
+        for attribute in inner.attribute:
+            if attribute.type == _A.TENSOR:
+                yield attribute.t
+            for part in [attribute.g] if attribute.type == _A.GRAPH else attribute.graphs:
+                yield from _tensors(part)
+
+
 def body_model(
     graph: GraphProto,
     types: Sequence[DType],
     captured: Mapping[str, DType | Array],
-    versions: Mapping[str, int],
-    model: ModelProto,
+    scope: Scope,
 ) -> ModelProto:
     """A subgraph as a model of its own, of any shapes.
 
     types : of the subgraph's own inputs; captured : types of the other names that it reads, which
-    become further inputs, or their elements, which become stored tensors.
+    become further inputs, or their elements, which become stored tensors; scope : of its node
     """
-    result = ModelProto(ir_version=max(model.ir_version, 4))
-    result.functions.extend(model.functions)
-    result.opset_import.extend(make_opsetid(d, v) for d, v in versions.items())
+    result = ModelProto(ir_version=max(scope.model.ir_version, 4))
+    result.functions.extend(scope.model.functions)
+    result.opset_import.extend(make_opsetid(d, v) for d, v in scope.versions.items())
     result.graph.CopyFrom(graph)
+    for tensor in _tensors(result.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            load_external(tensor, scope.folder)
     del result.graph.value_info[:]
     inputs = [(v.name, t) for v, t in zip(graph.input, types, strict=True)]
     inputs += [(n, t) for n, t in captured.items() if isinstance(t, DType)]

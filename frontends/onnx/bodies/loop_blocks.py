@@ -79,7 +79,7 @@ def _block(
         return None
     types = [given[v.name].dtype for v in body.input]
     free = {n: v.dtype for n, v in captured.items()}
-    model = body_model(body, types, free, scope.versions, scope.model)
+    model = body_model(body, types, free, scope)
     try:
         graph = scope.graph_of(model, given)
         made = Body(graph, count, trip, states, sequences, captured, collected, batch)

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import checked_shape
 from frontends.onnx.core.node import Value
-from frontends.onnx.core.tensors import external_bytes
+from frontends.onnx.core.tensors import ELEMENT_TYPES, external_bytes
 from poly.errors import ModelError
 from poly.ir.dtypes import FLOAT16, INT8, UINT8, DType
 
@@ -40,6 +41,24 @@ NARROW_TYPES: dict[int, DType] = {
 def carried(value: Value) -> Value:
     """A value in the type that holds its elements."""
     return replace(value, dtype=CARRIERS.get(value.dtype, value.dtype))
+
+
+def load_external(tensor: TensorProto, folder: Path | None) -> None:
+    """Move the bytes of a tensor of any type from its file into it.
+
+    Raises
+    ------
+    ModelError : if the data does not fit the shape, or is stored outside the model's folder.
+    """
+    what = f"initializer '{printable(tensor.name)}'"
+    dtype = (ELEMENT_TYPES | NARROW_TYPES).get(tensor.data_type)
+    if dtype is None:
+        raise ModelError(f"{what} has an element type that cannot be stored in another file")
+    shape = checked_shape(tensor.dims, CARRIERS.get(dtype, dtype), what)
+    size = -(-math.prod(shape) * dtype.bits // 8)
+    tensor.raw_data = external_bytes(tensor, what, folder, size).tobytes()
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def narrow_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndarray:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,14 +164,15 @@ class Scope:
     """The context of a node, which operators with subgraphs need beyond their operands.
 
     proto : the node in the model; prefix : no other name of the model starts with it;
-    lookup : the value of a name; graph_of : the graph of a body for given inputs, with the open
-    sizes of this import
+    folder : of the model, for external data; lookup : the value of a name; graph_of : the graph of
+    a body for given inputs, with the open sizes of this import
     """
 
     proto: NodeProto
     model: ModelProto
     versions: Mapping[str, int]
     prefix: str
+    folder: Path | None
     lookup: Callable[[str], Value]
     graph_of: Callable[[ModelProto, Mapping[str, Given]], Graph]
 

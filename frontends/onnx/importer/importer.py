@@ -462,6 +462,7 @@ class Importer(Environment):
             self.model,
             pending.versions,
             self._prefix(pending),
+            self.folder,
             self._lookup,
             self._graph_of,
         )

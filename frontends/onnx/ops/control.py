@@ -210,7 +210,7 @@ def _body(
         value = scope.lookup(name)
         array = value.array
         captured[name] = value.dtype if array is None or holds_sizes(array) else array
-    model = body_model(body, types, captured, scope.versions, scope.model)
+    model = body_model(body, types, captured, scope)
     given = [n for n, c in captured.items() if isinstance(c, DType)]
     return given, model, [_output_type(v, model) for v in body.output]
 

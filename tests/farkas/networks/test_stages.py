@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,13 +234,16 @@ def test_what_is_given_away_belongs_to_the_caller() -> None:
         helper.make_node("Identity", ["x"], ["same"]),
         helper.make_node("NonZero", ["x"], ["i"]),
         helper.make_node("Identity", ["c"], ["constant"]),
+        helper.make_node("Shape", ["x"], ["shape"]),
     ]
-    model = build(nodes, {"x": (F, [3])}, {"same": F, "i": L, "constant": F}, {"c": floats(2)})
+    outputs = {"same": F, "i": L, "constant": F, "shape": L}
+    model = build(nodes, {"x": (F, [3])}, outputs, {"c": floats(2)})
     compiled = fk.compile_onnx(model)
     x = np.array([1, 0, 2], np.float32)
     first = compiled.run({"x": x})
     first["same"][:] = 9
     first["constant"][:] = 9
+    first["shape"][:] = 9
     assert x[0] == 1
     agree(model, compiled, {"x": x})
 
@@ -321,6 +325,31 @@ def test_loops(known: bool, steady: bool) -> None:
     for trips in (4, 1, 7):
         arrays = {"x": np.abs(floats(2)), "s": np.abs(floats(2))}
         agree(model, compiled, arrays if known else arrays | {"m": np.array(trips)})
+
+
+def test_weights_of_a_body_in_another_file(tmp_path: Path) -> None:
+    model = looped(known=False, steady=False)
+    body = model.graph.node[0].attribute[0].g
+    body.initializer.append(nh.from_array(floats(2), "offset"))
+    body.node.insert(0, helper.make_node("Add", ["a", "offset"], ["moved"]))
+    (reader,) = (n for n in body.node if "a" in n.input and n.output[0] != "moved")
+    reader.input[:] = ["moved" if name == "a" else name for name in reader.input]
+    arrays = {"x": np.abs(floats(2)), "s": np.abs(floats(2)), "m": np.array(3)}
+    expected = agree(model, fk.compile_onnx(model), arrays)
+    file = tmp_path / "m.onnx"
+    onnx.save(model, file, save_as_external_data=True, location="m.bin", size_threshold=0)
+    assert (
+        onnx.load(file, load_external_data=False)
+        .graph.node[0]
+        .attribute[0]
+        .g.initializer[0]
+        .external_data
+    )
+    found = fk.compile_onnx(file).run(arrays)
+    np.testing.assert_array_equal(found["last"], expected["last"])
+    (tmp_path / "m.bin").unlink()
+    with pytest.raises(fk.ModelError, match=r"'m\.bin' cannot be read"):
+        fk.compile_onnx(file).run(arrays)
 
 
 def test_a_loop_without_a_trip() -> None:

@@ -169,3 +169,42 @@ def test_compiled(channels: int, batch: int) -> None:
     model = model_of(nodes, inputs, ["y"], constants)
     compiled = fk.compile_onnx(model)
     close(compiled.run(inputs), ort_run(model, inputs), 1e-4)
+
+
+def test_views_that_would_be_blocked_along_different_dimensions() -> None:
+    """Both have a dimension of which the other one's reader has a block as well."""
+    inputs = {"x": floats(32, 3, 14, 14)}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"]),
+        node("MaxPool", ["a"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Reshape", ["p", "s"], ["v"]),
+        node("Einsum", ["v", "m"], ["y"], equation="nkcs,kcm->nsm"),
+    ]
+    constants = {
+        "w": floats(64, 3, 1, 1), "s": np.array([16, 2, 64, 49]), "m": floats(2, 64, 32),
+    }  # fmt: skip
+    model = model_of(nodes, inputs, ["y"], constants)
+    close(fk.compile_onnx(model, threads=1).run(inputs), ort_run(model, inputs), 1e-4)
+
+
+def test_views_with_different_numbers_of_channels() -> None:
+    """Of 8 bits: 48 are whole blocks, 24 are not."""
+    zero = {"z": np.array(0, np.uint8), "zw": np.array(0, np.int8)}
+    scales = {"sx": np.float32(0.02), "sr": np.float32(0.1), "sw": np.float32(0.05)}
+    weights = {
+        n: np.random.default_rng(3).integers(-30, 30, shape).astype(np.int8)
+        for n, shape in {"w1": (48, 16, 1, 1), "w2": (32, 24, 1, 1)}.items()
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "z"], ["xq"]),
+        node("QLinearConv", ["xq", "sx", "z", "w1", "sw", "zw", "sr", "z"], ["a"]),
+        node("Reshape", ["a", "s"], ["v"]),
+        node("QLinearConv", ["v", "sr", "z", "w2", "sw", "zw", "sr", "z"], ["b"]),
+        node("DequantizeLinear", ["b", "sr", "z"], ["y"]),
+    ]
+    inputs = {"x": np.abs(floats(1, 16, 14, 14))}
+    constants = {**zero, **scales, **weights, "s": np.array([2, 24, 14, 14])}
+    model = model_of(nodes, inputs, ["y"], {n: np.asarray(a) for n, a in constants.items()})
+    found = fk.compile_onnx(model, threads=1).run(inputs)["y"]
+    apart = np.abs(found - ort_run(model, inputs)["y"])
+    assert apart.max() < 0.11 and apart.mean() < 1e-3  # a step of 0.1, where it is about halves

@@ -176,6 +176,19 @@ def test_an_average_of_padding_only() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("divisor", [41, 47, 49, 3, 10])
+def test_multiples_are_divided_exactly(divisor: int) -> None:
+    """A product with the rounded reciprocal would end below some whole numbers."""
+    x = np.arange(500, dtype=np.float32) * divisor
+    nodes = [
+        helper.make_node("Div", ["x", "c"], ["q"]),
+        helper.make_node("Floor", ["q"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": x}, ["y"], {"c": np.array(divisor, np.float32)}, 17)
+    agree(model, {"x": x})
+    np.testing.assert_array_equal(fk.compile_onnx(model).run({"x": x})["y"], np.arange(500))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_square_roots_as_powers(dtype: Any) -> None:
     x = np.array([-np.inf, -0.0, 0.0, 2, np.inf, -1, np.nan], dtype)
