@@ -87,13 +87,12 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
         for v, root in families.items()
         if root in inner and root not in fixed
     }
-    left = set(families.values()) - {r for v, r in families.items() if made.get(v) is None}
-    blocks: dict[str, set[Blocks]] = {root: set() for root in left}
+    blocks: dict[str, set[Blocks | None]] = {}
     for value, layout in made.items():
-        if layout is not None and families[value] in left:
-            blocks[families[value]].add(_blocks(graph.values[value], layout))
-    left = {root for root, found in blocks.items() if len(found) == 1}
-    left = _closed(left, copies)
+        kind = None if layout is None else _blocks(graph.values[value], layout)
+        blocks.setdefault(families[value], set()).add(kind)
+    alike = {root for root, kinds in blocks.items() if len(kinds) == 1 and None not in kinds}
+    left = _closed(alike, copies)
     # It pays where lanes are stored, and where such values are copied to or from.
     useful = left & wanted
     for _ in copies:
@@ -136,7 +135,7 @@ def _families(graph: Graph) -> dict[str, str]:
 #: The number of elements after a dimension's index: a number, times unknown extents.
 InnerExtent = tuple[int, tuple[Linear, ...]]
 #: How many elements are innermost, and the inner extent of their dimension.
-Blocks = tuple[int, InnerExtent]
+Blocks = tuple[Expr, InnerExtent]
 ONE: InnerExtent = (1, ())
 
 
@@ -173,9 +172,9 @@ def _blocks(value: Tensor, layout: Layout) -> Blocks:
     """What the order of the bytes depends on."""
     if layout.blocks:
         ((d, width),) = layout.blocks
-        return width, _inner_extent(value, d)
+        return Const(width), _inner_extent(value, d)
     d = layout.order[-1]
-    return int(str(value.shape[d])), _inner_extent(value, d)
+    return value.shape[d], _inner_extent(value, d)
 
 
 def _step(t: Tensor, d: int, width: int) -> int:

@@ -286,11 +286,9 @@ class _Folder:
             assert shift is not None
             return shift
         value = form.atom
-        if isinstance(form.scale, Op) and form.scale == Op(
-            "div", (Const(1.0), form.scale.args[-1])
-        ):
-            # x * (1 / c) is not x / c, which matters before a floor.
-            value = Op("div", (value, self.constant(form.scale.args[-1], s, dtype)))
+        divisor = _divisor(form.scale)
+        if divisor is not None:
+            value = Op("div", (value, self.constant(divisor, s, dtype)))
         elif form.scale is not None and form.scale != Const(1.0):
             factor = self.constant(form.scale, s, dtype)
             value = Op("neg", (value,)) if factor == Const(-1.0) else Op("mul", (value, factor))
@@ -381,6 +379,13 @@ def _scaled(form: _Affine, factor: Expr, fn: str = "mul") -> _Affine:
     """The form times, or divided by, a constant."""
     shift = None if form.shift is None else _times(form.shift, factor, fn)
     return _Affine(form.atom, _times(form.scale or Const(1.0), factor, fn), shift)
+
+
+def _divisor(scale: Expr | None) -> Expr | None:
+    """c, if the scale is 1 / c: x * (1 / c) is not x / c, which matters before a floor."""
+    if isinstance(scale, Op) and scale.fn == "div" and scale.args[0] == Const(1.0):
+        return scale.args[1]
+    return None
 
 
 def _times(e: Expr, factor: Expr, fn: str = "mul") -> Expr:

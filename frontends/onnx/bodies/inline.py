@@ -25,6 +25,7 @@ from frontends.onnx.core.narrow_types import load_external
 from frontends.onnx.core.node import Scope
 from frontends.onnx.core.stages import Array
 from frontends.onnx.core.symbolic_dims import concrete
+from frontends.onnx.core.value_types import TYPE_NUMBERS
 from poly.errors import ModelError
 from poly.ir.dtypes import DType
 
@@ -189,8 +190,7 @@ def body_model(
     inputs += [(n, t) for n, t in captured.items() if isinstance(t, DType)]
     del result.graph.input[:]
     for name, dtype in inputs:
-        number = helper.np_dtype_to_tensor_dtype(dtype.numpy)
-        result.graph.input.append(helper.make_tensor_value_info(name, number, None))
+        result.graph.input.append(helper.make_tensor_value_info(name, TYPE_NUMBERS[dtype], None))
     stored = [nh.from_array(a, n) for n, a in captured.items() if isinstance(a, np.ndarray)]
     result.graph.initializer.extend(stored)
     for output in result.graph.output:

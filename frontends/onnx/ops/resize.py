@@ -376,7 +376,7 @@ class _Interpolation:
             fill = literal(self.node.number("extrapolation_value", 0.0))
             value = f"select({' or '.join(self.outside)}, {fill}, {value})"
         if not x.dtype.is_float:
-            value = f"{x.dtype}({value if self.rounds else self._limited(value)})"
+            value = f"{x.dtype}({self._limited(value)})"
         full = dict(zip(self.indices, self.shape, strict=True))
         lines = [*self.lines, line(f"{at('Y', self.indices)} = {value}", full)]
         outputs = [declare("Y", x.dtype, self.shape)]
