@@ -12,12 +12,14 @@ from poly.ir.expr import Const
 from poly.ir.graph import Call, Graph, GraphNode, View
 from poly.ir.program import Program, Tensor
 from poly.rewrites.fold_constants import (
+    CANCELLED,
     Computed,
     Folded,
     Recipe,
     fold_affine,
     fold_scale,
     fold_statements,
+    magnitudes,
 )
 from poly.rewrites.merge_programs import count, instances
 
@@ -97,7 +99,7 @@ class _Builder:
         return [np.asarray(results[t.name]) for t in program.outputs]
 
     def applied(self, call: Call, fold: Callable[[Program, frozenset[str]], Folded]) -> Call:
-        """The call with the program that `fold` returns, if its constants are finite."""
+        """The call with the program that `fold` returns, unless its constants are not safe."""
         values = dict(zip((t.name for t in call.program.inputs), call.inputs, strict=True))
         known = frozenset(t for t, v in values.items() if v in self.constants)
         if not known:
@@ -108,7 +110,7 @@ class _Builder:
         arrays = {t: self.constants[values[t]] for t in known}
         for recipe in folded.recipes:
             array = self.follow(recipe, arrays)
-            if fold is not fold_statements and not np.isfinite(array).all():
+            if fold is not fold_statements and not self.is_safe(recipe, array, arrays):
                 return call
             arrays[recipe.name] = array
         for recipe in folded.recipes:
@@ -123,6 +125,16 @@ class _Builder:
             values[recipe.name] = name
         inputs = tuple(values[t.name] for t in folded.program.inputs)
         return replace(call, program=folded.program, inputs=inputs)
+
+    def is_safe(self, recipe: Recipe, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether a constant is finite, and no remainder of terms that cancel everywhere."""
+        if not np.isfinite(array).all():
+            return False
+        summed = magnitudes(recipe) if isinstance(recipe, Computed) else None
+        if summed is None:
+            return True
+        (size,) = self.run(summed, [arrays[t.name] for t in summed.inputs])
+        return bool((np.abs(array) >= CANCELLED * size).any())
 
     def follow(self, recipe: Recipe, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute the constant that a recipe describes."""

@@ -7,7 +7,8 @@ computed from them, each by a small program of its own (`Recipe`):
 * a value ``a*x + b`` of a float x, however it is written, is computed with constants a and b;
 * a factor a of a sum of products with a constant moves into that constant.
 
-The last two change how results are rounded, and 16-bit floats are left alone.
+The last two change how results are rounded, and 16-bit floats are left alone.  So are constants
+that cancel: ``(x + 12582912) - 12582912`` rounds x to an integer, and is not x.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from poly.rewrites.merge_programs import count, covers, extents, readers, size_o
 GROWTH = 2
 #: … or this many elements in any case.
 SMALL = 4096
+#: Terms cancel if their sum is at most this part of the sum of their magnitudes.
+CANCELLED = 2.0**-12
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,26 @@ class Scaled:
 
 
 Recipe = Computed | Scaled
+
+
+def magnitudes(computed: Computed) -> Program | None:
+    """What computes the sum of the terms' magnitudes, None if the constant has one term only."""
+    (s,) = computed.program.statements
+    if not any(isinstance(e, Op) and e.fn in ("add", "sub") for e in walk(s.value)):
+        return None
+    return replace(computed.program, statements=(replace(s, value=_magnitude(s.value)),))
+
+
+def _magnitude(e: Expr) -> Expr:
+    """``|a| + |b|`` for ``a - b``, and ``|a| * |b|`` for ``a * b``."""
+    if isinstance(e, Op) and e.fn == "neg":
+        return _magnitude(e.args[0])
+    if isinstance(e, Op) and e.fn in ("add", "sub", "mul"):
+        fn = "mul" if e.fn == "mul" else "add"
+        return Op(fn, tuple(map(_magnitude, e.args)))
+    if isinstance(e, Op) and e.fn == "div":
+        return Op("div", (_magnitude(e.args[0]), Op("abs", (e.args[1],))))
+    return Op("abs", (e,))
 
 
 @dataclass(frozen=True)
@@ -355,6 +378,8 @@ def _joined(fn: str, left: _Affine, right: _Affine) -> _Affine | None:
     if (left.atom is None) == (right.atom is None):
         return None
     if fn in ("add", "sub"):
+        if _cancel(left.shift, right.shift, fn):
+            return None
         if left.atom is not None:
             return replace(left, shift=_plus(left.shift, right.shift, fn))
         if fn == "sub":
@@ -367,11 +392,21 @@ def _joined(fn: str, left: _Affine, right: _Affine) -> _Affine | None:
     return _scaled(form, factor, fn)
 
 
+def _cancel(a: Expr | None, b: Expr | None, fn: str) -> bool:
+    """Whether two literals cancel."""
+    if not isinstance(a, Const) or not isinstance(b, Const):
+        return False
+    terms = float(a.value), float(b.value) if fn == "add" else -float(b.value)
+    return abs(sum(terms)) < CANCELLED * sum(map(abs, terms))
+
+
 def _plus(a: Expr | None, b: Expr | None, fn: str) -> Expr | None:
     if b is None:
         return a
     if a is None:
         return b if fn == "add" else _times(b, Const(-1.0))
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(float(a.value) + (float(b.value) if fn == "add" else -float(b.value)))
     return Op(fn, (a, b))
 
 

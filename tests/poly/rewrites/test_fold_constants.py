@@ -139,6 +139,28 @@ def test_what_is_not_finite_stays() -> None:
     assert fold_factors(graph, evaluate).nodes == graph.nodes
 
 
+@pytest.mark.parametrize(
+    "value, stays",
+    [
+        ("X[i] + A[i] - A[i]", "X[i] + A[i] - A[i]"),
+        ("(A[i] + 8 * X[i] - B[i]) / 8", "(A[i] + 8 * X[i] - B[i]) / 8"),
+        ("X[i] - 3 + A[i] - A[i] + 3", "X[i] - 3 + A[i] - A[i] + 3"),
+        ("X[i] * (A[i] + B[i]) + 3e9 - 3e9", "X[i] * K0[i] + 3000000000.0 - 3000000000.0"),
+    ],
+)
+def test_terms_that_cancel_round_what_they_are_added_to(value: str, stays: str) -> None:
+    """``(x + 12582912) - 12582912`` is the integer next to x."""
+    graph = called(
+        "def f(float32 X[9], float32 A[9], float32 B[9]) -> (Y) {"
+        f" Y[i] = {value} where i in 0:9 }}",
+        "X",
+    )
+    graph.constants["A"][:] = 12582912  # type: ignore[index]
+    graph.constants["B"][:] = 12582912 + np.arange(9)  # type: ignore[index]
+    program = folded(graph)
+    assert str(program.statements[0].value) == stays
+
+
 def test_constants_do_not_grow() -> None:
     graph = called(
         "def f(float32 X[99,88], float32 A[99], float32 B[88]) -> (Y) {"
