@@ -366,7 +366,7 @@ class Stages(Executable):
         return self._runner.compile(graph, self._origin.progress)
 
     def _body(self, proto: Any) -> Stages:
-        origin = replace(self._origin, model=proto, shapes={}, progress=None, outputs=())
+        origin = replace(self._origin, model=proto, shapes={}, progress=None, outputs=(), passed=())
         return Stages.of(origin, origin.open())
 
     def _took(self, stage: str, begin: float) -> None:

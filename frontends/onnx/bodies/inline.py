@@ -7,6 +7,7 @@ which cost nothing, connect the results of a body to the outputs of the node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 import numpy as np
 from onnx import (
@@ -21,6 +22,7 @@ from onnx import (
 from onnx import numpy_helper as nh
 from onnx.helper import make_opsetid
 
+from frontends.onnx.core.graph_names import captured_names, defined_names
 from frontends.onnx.core.narrow_types import load_external
 from frontends.onnx.core.node import Scope
 from frontends.onnx.core.stages import Array
@@ -76,6 +78,23 @@ def graph_body(
     return stored + body + handed_on(results, outputs)
 
 
+def distinct_results(graph: GraphProto) -> GraphProto:
+    """A subgraph none of whose results is returned twice: copies have names of their own."""
+    names = [v.name for v in graph.output]
+    if len(set(names)) == len(names):
+        return graph
+    made = GraphProto()
+    made.CopyFrom(graph)
+    taken = {*names, *captured_names(graph), *defined_names(graph)}
+    for n, value in enumerate(made.output):
+        if value.name in names[:n]:
+            copy = next(c for k in count() if (c := f"{value.name}:{k}") not in taken)
+            taken.add(copy)
+            made.node.append(helper.make_node("Identity", [value.name], [copy]))
+            value.name = copy
+    return made
+
+
 def handed_on(results: Iterable[str], outputs: Iterable[str]) -> list[NodeProto]:
     """Identity nodes from the results to the outputs that are used."""
     pairs = zip(results, outputs, strict=False)
@@ -128,8 +147,7 @@ def _rename_graph(
     might hide what these have become, too.
     """
     defined = [*graph.input, *graph.initializer, *(s.values for s in graph.sparse_initializer)]
-    own = {v.name for v in defined} | {n for inner in graph.node for n in inner.output}
-    visible = {**names, **{name: f"{prefix}{name}" for name in own if name}}
+    visible = {**names, **{name: f"{prefix}{name}" for name in defined_names(graph)}}
     for value in (*defined, *graph.value_info):
         value.name = visible.get(value.name, value.name)
     nodes = [renamed(inner, visible, prefix, attributes) for inner in graph.node]
@@ -137,23 +155,6 @@ def _rename_graph(
     graph.node.extend(nodes)
     for output in graph.output:
         output.name = visible.get(output.name, output.name)
-
-
-def captured_names(graph: GraphProto) -> list[str]:
-    """Names that a subgraph reads and does not define, in order of first use."""
-    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    own |= {n for inner in graph.node for n in inner.output}
-    found: dict[str, None] = {}
-    for inner in graph.node:
-        for name in inner.input:
-            if name and name not in own:
-                found[name] = None
-        for attribute in inner.attribute:
-            nested = [attribute.g] if attribute.type == _A.GRAPH else list(attribute.graphs)
-            for part in nested:
-                found |= {n: None for n in captured_names(part) if n not in own}
-    found |= {v.name: None for v in graph.output if v.name not in own}
-    return list(found)
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import GraphProto
 
-from frontends.onnx.bodies.inline import body_model, captured_names
+from frontends.onnx.bodies.inline import body_model
 from frontends.onnx.bodies.loop_bodies import Body, NoBlockError, Sequenced, as_block
+from frontends.onnx.core.graph_names import captured_names
 from frontends.onnx.core.node import Compute, Node, Unsupported, Value
 from frontends.onnx.core.stages import TEXT, Array, Given
 from frontends.onnx.core.symbolic_dims import Extent

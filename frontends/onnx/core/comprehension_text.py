@@ -144,10 +144,16 @@ def elements(array: np.ndarray, dtype: DType) -> Program:
     flat = [
         str(v) if isinstance(v, Dim) else literal(np.asarray(v).item()) for v in array.reshape(-1)
     ]
-    value = f"{dtype}({flat[-1]})"
     position = affine([(math.prod(array.shape[a + 1 :]), i) for a, i in enumerate(indices)])
-    for n in range(len(flat) - 2, -1, -1):
-        value = f"select({position} == {n}, {dtype}({flat[n]}), {value})"
+
+    def one_of(first: int, end: int) -> str:
+        """The element at a position from `first` on, by halves: 120 levels are too deep."""
+        if end - first == 1:
+            return f"{dtype}({flat[first]})"
+        middle = (first + end) // 2
+        return f"select({position} < {middle}, {one_of(first, middle)}, {one_of(middle, end)})"
+
+    value = one_of(0, len(flat))
     ranges = dict(zip(indices, array.shape, strict=True))
     body = line(f"{at('Y', indices)} = {value}", ranges)
     return function("elements", [], [declare("Y", dtype, array.shape)], [body])

@@ -62,7 +62,7 @@ class Sizes:
         for name, known in self.quotients.items():
             if known[1] == divisor and known[0].terms == dividend.terms:
                 return Dim((((name,), 1),), self)
-        name = f"s_q{len(self.quotients)}"
+        name = self._free(f"s_q{len(self.quotients)}")
         self.quotients[name] = (dividend, divisor)
         self.hints[name] = dividend.hint // divisor
         return Dim((((name,), 1),), self)
@@ -80,7 +80,16 @@ class Sizes:
     def product(self, monomial: Monomial) -> str:
         """The size that stands for a product."""
         name = "s_" + "_x_".join(n.removeprefix("s_") for n in monomial)
-        self.products[name] = monomial
+        if self.products.get(name) != monomial:
+            found = next((n for n, m in self.products.items() if m == monomial), None)
+            name = found or self._free(name)
+            self.products[name] = monomial
+        return name
+
+    def _free(self, name: str) -> str:
+        """A name that no size has."""
+        while name in self.hints or name in self.products:
+            name += "_"
         return name
 
     @property

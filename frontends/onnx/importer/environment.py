@@ -11,6 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from frontends.onnx.core.comprehension_text import elements
+from frontends.onnx.core.graph_names import used_names
 from frontends.onnx.core.identifiers import Mangler, printable
 from frontends.onnx.core.narrow_types import NARROW_TYPES, narrow_array
 from frontends.onnx.core.node import (
@@ -26,7 +27,6 @@ from frontends.onnx.core.value_types import (
 )
 from frontends.onnx.model.loading import (
     opset_versions,
-    used_names,
 )
 from frontends.onnx.model.source import (
     Source,

@@ -19,6 +19,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from frontends.onnx.bodies.inline import function_body
+from frontends.onnx.core.graph_names import used_names
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import MAX_DEPTH, MAX_FOLDED, MAX_GENERATED_BYTES, MAX_NODES
 from frontends.onnx.core.narrow_types import CARRIERS
@@ -58,7 +59,6 @@ from frontends.onnx.model.loading import (
     opsets_of,
     shown_name,
     shown_operator,
-    used_names,
 )
 from frontends.onnx.model.source import (
     Source,
@@ -371,7 +371,6 @@ class Importer(Environment):
 
     def _call_opaque(self, pending: Pending, node: Node, result: Opaque, unverified: bool) -> None:
         """Run an opaque operator after what was imported, or now if its operands are known."""
-        arrays = [None if v is None or v.array is None else _elements(v) for v in result.inputs]
         names = pending.node.output
         inputs = tuple("" if v is None else self.labels[v.name] for v in result.inputs)
         call = OpaqueCall(
@@ -380,6 +379,7 @@ class Importer(Environment):
         if not result.bodies and all(
             v is None or (v.array is not None and v.size <= MAX_FOLDED) for v in result.inputs
         ):
+            arrays = [None if v is None else _elements(v) for v in result.inputs]
             for name, array in zip(names, call(arrays), strict=False):
                 if name:
                     self._bind(name, self._known(name, array), unverified=False)
@@ -391,6 +391,9 @@ class Importer(Environment):
             if in_c is not None and not (in_c.is_slow and self.routines == Routines.FAST):
                 self._call_routine(node, result, in_c, names)
                 return
+        for v in result.inputs:
+            if v is not None and v.array is not None:
+                _elements(v)  # the function may have taken open sizes from it
         reason = "it has no comprehension, and so cannot be part of a single graph"
         self.postponed.append(self._reported(pending, reason))
         self.opaque.append(call)

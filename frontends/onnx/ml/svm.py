@@ -288,9 +288,9 @@ def _probabilities(
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
         assert arrays[0] is not None
-        x = arrays[0].reshape(rows.count, rows.width).astype(np.float32)
+        x = arrays[0].reshape(-1, kernel.vectors.shape[1]).astype(np.float32)
         sums = kernel.values(x) @ pairs.T + rho
-        votes = np.zeros((rows.count, len(labels)), np.int64)
+        votes = np.zeros((len(x), len(labels)), np.int64)
         for pair, (i, j) in enumerate(zip(first, second, strict=True)):
             votes[:, i] += sums[:, pair] > 0
             votes[:, j] += sums[:, pair] <= 0

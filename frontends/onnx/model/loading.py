@@ -18,8 +18,9 @@ from typing import Any
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from frontends.onnx.core.graph_names import used_names
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import MAX_FANIN, MAX_MODEL_BYTES, MAX_NODES
 from poly.errors import ModelError
@@ -141,6 +142,10 @@ def _messages(model: ModelProto) -> Iterator[Any]:
                 pending.append(getattr(message, name))
 
 
+#: The versions of domains that a model need not import, as for ONNX Runtime.
+_IMPLIED = {"ai.onnx.ml": int(onnx.helper.VERSION_TABLE[-1][3]), "com.microsoft": 1}
+
+
 def opset_versions(model: ModelProto) -> dict[str, int]:
     """The opset of each domain; the default domain is "".
 
@@ -155,6 +160,7 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
             raise ModelError(f"two opsets are imported for domain '{printable(domain)}'")
     if "" not in versions and model.ir_version < 3:
         versions[""] = 1  # before IR version 3 there was nothing to import
+    versions = {**_IMPLIED, **versions}
     newest = onnx.defs.onnx_opset_version()
     if "" in versions and not 1 <= versions[""] <= newest:
         raise ModelError(
@@ -242,24 +248,6 @@ def _ordered(
                 entered.add(position)
                 stack += missing
     return [graph.node[p] for p in order]
-
-
-def used_names(node: NodeProto) -> Iterator[str]:
-    """Names of all values that a node reads, including those that its subgraphs capture."""
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        yield from (n for n in current.input if n)
-        for attribute in current.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                inner = [attribute.g]
-            elif attribute.type == AttributeProto.GRAPHS:
-                inner = list(attribute.graphs)
-            else:
-                continue
-            for graph in inner:
-                pending += graph.node
-                yield from (v.name for v in graph.output)
 
 
 def live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:

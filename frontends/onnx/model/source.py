@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
+from frontends.onnx.core.graph_names import names_within
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import find_operator
 from frontends.onnx.core.own_models import DOMAIN
@@ -42,7 +43,6 @@ from frontends.onnx.model.loading import (
     opsets_of,
     shown_name,
     shown_operator,
-    used_names,
 )
 from poly.errors import ArgumentError, ModelError, SavedFileError, UnsupportedNode
 from poly.ir.dtypes import DType
@@ -112,7 +112,7 @@ class Source:
     @cached_property
     def separator(self) -> str:
         """A separator that no name of the model contains, for prefixes of names in bodies."""
-        names = {n for p in self.nodes for n in (*used_names(p.node), *p.node.output)}
+        names = {n for p in self.nodes for n in names_within(p.node)}
         found = "::"
         while any(found in name for name in names):
             found += ":"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from frontends.onnx.core.comprehension_text import literal
 from frontends.onnx.core.node import Node, Result, Unsupported, Value
@@ -216,16 +217,23 @@ def skip_layer_normalization(node: Node) -> Sequence[Result]:
     place = 3 if simple else 4
     for position in (2, 3, 4):
         _check_width(node, position, x)
-    body = Body(node)
-    total = body.add("Add", body.input(0), body.input(1))
+    body, is_narrow = Body(node), x.dtype.bits == 16
+
+    def wide(position: int) -> str:
+        """An operand as float32: sums of half floats may be too large for those."""
+        name = body.input(position)
+        return body.add("Cast", name, to=TensorProto.FLOAT) if name and is_narrow else name
+
+    total = body.add("Add", wide(0), wide(1))
     if node.optional(place) is not None:
-        total = body.add("Add", total, body.input(place))
+        total = body.add("Add", total, wide(place))
     epsilon = node.number("epsilon", 1e-12)
     if simple:
-        value = body.add("RMSNormalization", total, body.input(2), epsilon=epsilon)
+        value = body.add("RMSNormalization", total, wide(2), epsilon=epsilon)
     else:
-        names = (body.input(2), body.input(3))
-        value = body.add("LayerNormalization", total, *names, epsilon=epsilon)
+        value = body.add("LayerNormalization", total, wide(2), wide(3), epsilon=epsilon)
+    if is_narrow:
+        value, total = (body.add("CastLike", v, body.input(0)) for v in (value, total))
     return [body.expanded(23 if simple else _OPSET, value, "", "", total)]
 
 

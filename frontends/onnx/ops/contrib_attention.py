@@ -146,7 +146,7 @@ def masked(body: Body, scores: str, position: int, sizes: tuple[int, int, int]) 
     node, at = body.node, body.constant
     columns = positions(body, scores, -1)
     mask = node.optional(position)
-    if mask is not None:
+    if mask is not None and not _is_dummy(mask, sizes):
         kept = _kept(body, columns, position, sizes)
         low = at(np.array(node.number("mask_filter_value", -10000.0), np.float32))
         zero = at(np.array(0, np.float32))
@@ -158,6 +158,12 @@ def masked(body: Body, scores: str, position: int, sizes: tuple[int, int, int]) 
     earlier = body.add("Sub", extent(body, scores, -1), extent(body, scores, -2))
     seen = body.add("LessOrEqual", columns, body.add("Add", last, earlier))
     return only(body, seen, scores)
+
+
+def _is_dummy(mask: Value, sizes: tuple[int, int, int]) -> bool:
+    """Whether a mask has only the shape of one, as ONNX Runtime's optimiser writes it."""
+    batch, _, total = sizes
+    return mask.shape in ((batch, 1), (1, 1)) and mask.shape != (batch, total)
 
 
 def _kept(body: Body, columns: str, position: int, sizes: tuple[int, int, int]) -> str:

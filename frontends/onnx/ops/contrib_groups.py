@@ -123,8 +123,7 @@ def _sizes(node: Node) -> _Sizes:
         )
     if node.required(_LENGTHS).shape not in ((batch,), (batch, 1)):
         raise node.fail(f"seqlens_k of shape {list(node.required(_LENGTHS).shape)}")
-    buffer = total if total == length + rows else length
-    return _Sizes(batch, rows, length, total, buffer, heads, groups, width)
+    return _Sizes(batch, rows, length, total, max(total, length), heads, groups, width)
 
 
 def _parts(body: Body, sizes: _Sizes) -> list[str]:
@@ -168,7 +167,8 @@ def _appended(body: Body, past: int, new: str, earlier: str, sizes: _Sizes) -> s
         return new
     at = body.constant
     both = body.add("Concat", body.input(past), new, axis=2)
-    place = positions(body, both if sizes.buffer == sizes.total else body.input(past), 2)
+    is_longer = sizes.total == sizes.past + sizes.rows
+    place = positions(body, both if is_longer else body.input(past), 2)
     is_old = body.add("Less", place, earlier)
     length = extent(body, body.input(past), 2)
     moved = body.add("Add", body.add("Sub", place, earlier), length)

@@ -28,9 +28,9 @@ def rotary_embedding(node: Node) -> Sequence[Result]:
             f"tables of shape {list(cos.shape)} and {list(sin.shape)} for {turned} numbers"
         )
     batch, rows = (x.shape[0], x.shape[1] if x.rank == 3 else x.shape[2])
-    if ids.shape != (1,) and ids.shape != (batch, rows):
+    if ids.shape not in ((), (1,), (batch, rows)):
         raise node.fail(f"position_ids of shape {list(ids.shape)}, not [{batch}, {rows}]")
-    position = "P[0] + s" if ids.shape == (1,) else "P[b,s]"
+    position = {0: "P[] + s", 1: "P[0] + s", 2: "P[b,s]"}[ids.rank]
     angle = [f"min(max({position}, 0), {cos.shape[0] - 1})", "d"]
     cosine, sine = (f"float32({at(t, angle)})" for t in "CS")
     half = turned // 2

@@ -94,8 +94,12 @@ class Body:
     def add(
         self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any
     ) -> str:
-        """Add a node; returns the name of its first output, to which the others append numbers."""
+        """Add a node; returns the name of its first output, to which the others append numbers.
+
+        Attributes that are empty lists, which ONNX cannot tell the type of, are omitted.
+        """
         name = self._fresh()
+        attributes = {key: value for key, value in attributes.items() if value != ()}
         names = [name, *(f"{name}_{n}" for n in range(1, outputs))]
         made = helper.make_node(
             kind, list(inputs), names, name=self.node.name, domain=domain, **attributes

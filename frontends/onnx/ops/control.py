@@ -9,22 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    shape_inference,
+)
 from onnx import numpy_helper as nh
 
 from frontends.onnx.bodies.inline import (
     body_model,
-    captured_names,
     constant_node,
+    distinct_results,
     graph_body,
     handed_on,
 )
 from frontends.onnx.bodies.loop_blocks import loop_block, scan_block
 from frontends.onnx.bodies.loop_bodies import Sequenced
+from frontends.onnx.core.graph_names import captured_names
 from frontends.onnx.core.identifiers import printable
-from frontends.onnx.core.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
+from frontends.onnx.core.narrow_types import load_external
+from frontends.onnx.core.node import (
+    Expanded,
+    Node,
+    Opaque,
+    Result,
+    Scope,
+    Unsupported,
+    Value,
+    operator,
+)
 from frontends.onnx.core.stages import Array, Body, OpaqueFunction
 from frontends.onnx.core.symbolic_dims import Dim, Extent, hint_of, holds_sizes
 from frontends.onnx.core.tensors import ELEMENT_TYPES
@@ -67,24 +87,29 @@ def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[N
 @operator("Loop")
 def loop(node: Node) -> Sequence[Result]:
     """`body(trip, condition, state…) -> condition, state…, rows…` until the condition fails."""
-    body, scope = node.subgraph("body"), node.surroundings
+    body, scope = distinct_results(node.subgraph("body")), node.surroundings
     state = list(scope.proto.input[2:])
     if len(body.input) != len(state) + 2 or len(body.output) < len(state) + 1:
         raise node.fail("the body does not fit the operands")
     if any(not name for name in state):
         raise Unsupported("omitted states of a loop")
-    steady = _condition_stays(body)
+    steady = _condition_stays(body, scope.folder)
     trips = _trips(node.optional(0), node.optional(1)) if steady else None
     if trips is not None and _is_long(trips, body):
         made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
         if made is not None:
             return [made]
-        few = hint_of(trips) * len(body.node) <= MAX_UNROLLED
+        few = hint_of(trips) * _cost(body) <= MAX_UNROLLED
         trips = int(trips) if few else None  # trip by trip, any number will do
     rows = len(body.output) - 1 - len(state)
-    if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_UNROLLED:
+    if trips is not None and (trips > 0 or not rows) and trips * _cost(body) <= MAX_UNROLLED:
         return [_unrolled_loop(node, body, state, trips)]
     return [_loop_trip_by_trip(node, body, state)]
+
+
+def _prefix_of(scope: Scope, step: int) -> str:
+    """The prefix of what one step of an unrolled body defines: what is beside it has a letter."""
+    return f"{scope.prefix}{step}:"
 
 
 def _unrolled_loop(node: Node, body: GraphProto, given: Sequence[str], trips: int) -> Expanded:
@@ -98,10 +123,11 @@ def _unrolled_loop(node: Node, body: GraphProto, given: Sequence[str], trips: in
     state = list(given)
     collected: list[list[str]] = [[] for _ in body.output[1 + states :]]
     for trip in range(trips):
-        prefix = f"{scope.prefix}{trip}:"
-        nodes.append(constant_node(f"{prefix}trip", np.array(trip, np.int64)))
-        outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
-        nodes += graph_body(body, [f"{prefix}trip", condition, *state], outputs, prefix)
+        number = f"{scope.prefix}trip{trip}"
+        nodes.append(constant_node(number, np.array(trip, np.int64)))
+        outputs = [f"{scope.prefix}out{trip}:{n}" for n in range(len(body.output))]
+        prefix = _prefix_of(scope, trip)
+        nodes += graph_body(body, [number, condition, *state], outputs, prefix)
         state = outputs[1 : 1 + states]
         for part, row in zip(collected, outputs[1 + states :], strict=True):
             part.append(row)
@@ -164,7 +190,7 @@ def _there(arrays: Sequence[Array | None]) -> list[Array]:
     return found
 
 
-def _condition_stays(body: GraphProto) -> bool:
+def _condition_stays(body: GraphProto, folder: Path | None) -> bool:
     """Whether the body returns its condition unchanged, or a constant that is true."""
     producers = {o: n for n in body.node for o in n.output}
     stored = {t.name: t for t in body.initializer}
@@ -174,17 +200,31 @@ def _condition_stays(body: GraphProto) -> bool:
     if name == body.input[1].name:
         return True
     if name in stored:
-        return bool(nh.to_array(stored[name]).all())
+        return _is_true(stored[name], folder)
     node = producers.get(name)
     if node is None or node.op_type != "Constant" or len(node.attribute) != 1:
         return False
     value = node.attribute[0]
-    return value.name == "value" and bool(nh.to_array(value.t).all())
+    return value.name == "value" and _is_true(value.t, folder)
+
+
+def _is_true(stored: TensorProto, folder: Path | None) -> bool:
+    """Whether no element of a stored tensor is zero."""
+    tensor = TensorProto()
+    tensor.CopyFrom(stored)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        load_external(tensor, folder)
+    return bool(nh.to_array(tensor).all())
 
 
 def _is_long(trips: Extent, body: GraphProto) -> bool:
     """Whether to try a block before unrolling."""
-    return isinstance(trips, Dim) or trips * len(body.node) > MAX_SHORT
+    return isinstance(trips, Dim) or trips * _cost(body) > MAX_SHORT
+
+
+def _cost(body: GraphProto) -> int:
+    """The nodes that a step makes at least."""
+    return max(len(body.node), 1)
 
 
 def _trips(count: Value | None, start: Value | None) -> Extent | None:
@@ -289,7 +329,7 @@ class _Scan:
         ------
         ModelError : if its body, operands and attributes do not match.
         """
-        body, given = node.subgraph("body"), node.surroundings.proto.input
+        body, given = distinct_results(node.subgraph("body")), node.surroundings.proto.input
         count = node.integer("num_scan_inputs", 0)
         states = len(given) - count
         if states < 0 or len(body.input) != len(given) or len(body.output) < states or not count:
@@ -314,7 +354,7 @@ class _Scan:
 def scan(node: Node) -> Sequence[Result]:
     """`body(state…, elements…) -> state…, rows…` over the elements of sequences."""
     if node.opset < 9:
-        return [_scan_of_batches(node, node.subgraph("body"))]
+        return [_scan_of_batches(node, distinct_results(node.subgraph("body")))]
     found = _Scan.of(node)
     body, length = found.body, found.length
     if _is_long(length, body):
@@ -337,16 +377,16 @@ def _unrolled_scan(node: Node, found: _Scan, length: int) -> Expanded:
     state = list(found.given[:states])
     collected: list[list[str]] = [[] for _ in found.collected]
     for step in range(length):
-        prefix = f"{scope.prefix}{step}:"
         elements = []
         for n, how in enumerate(found.sequences):
             position = length - 1 - step if how.backward else step
-            nodes.append(constant_node(f"{prefix}place{n}", np.array(position, np.int64)))
-            part = [found.given[states + n], f"{prefix}place{n}"]
-            nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=how.axis))
-            elements.append(f"{prefix}in{n}")
-        outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
-        nodes += graph_body(body, [*state, *elements], outputs, prefix)
+            place, element = (f"{scope.prefix}{what}{step}:{n}" for what in ("place", "in"))
+            nodes.append(constant_node(place, np.array(position, np.int64)))
+            part = [found.given[states + n], place]
+            nodes.append(helper.make_node("Gather", part, [element], axis=how.axis))
+            elements.append(element)
+        outputs = [f"{scope.prefix}out{step}:{n}" for n in range(len(body.output))]
+        nodes += graph_body(body, [*state, *elements], outputs, _prefix_of(scope, step))
         state = outputs[:states]
         for parts, row in zip(collected, outputs[states:], strict=True):
             parts.append(row)

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from frontends.onnx.core.comprehension_text import literal
-from frontends.onnx.core.node import Node, Result
+from frontends.onnx.core.node import Node, Result, find_operator
 from frontends.onnx.ops.contrib_schemas import Body, contrib
 from frontends.onnx.ops.elementwise import elementwise
 
+#: The opset of the operators that others become.
+_OPSET = 13
 _FLOATS = {"T": "float16 float double"}
+_of_today = find_operator("ThresholdedRelu", _OPSET)
+assert _of_today is not None
 _ALL = (
     "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float double string bool "
     "complex64 complex128"
 )
-#: The opset of the operators that others become.
-_OPSET = 13
 
 
 def _check_opset(node: Node) -> None:
@@ -90,6 +92,28 @@ def crop(node: Node) -> Sequence[Result]:
     body = Body(node)
     first, last, axes = (body.constant(np.array(n)) for n in ((top, left), ends, (2, 3)))
     value = body.add("Slice", body.input(0), first, last, axes)
+    return [body.expanded(_OPSET, value)]
+
+
+# ONNX describes it since opset 10.
+contrib("ThresholdedRelu", "X:T", "Y:T", _FLOATS, domain="", alpha="float")(_of_today)
+
+
+@contrib(
+    "MeanVarianceNormalization", "input:T", "output:T", _FLOATS, domain="",
+    across_channels="int", normalize_variance="int",
+)  # fmt: skip
+def mean_variance_normalization(node: Node) -> Sequence[Result]:
+    """(X - mean) / standard deviation of each channel or of everything; opset 9 has axes."""
+    x, body = node.required(0), Body(node)
+    if x.rank != 4:
+        raise node.fail(f"an image has rank 4, not {x.rank}")
+    axes = [0, 1, 2, 3] if node.flag("across_channels") else [0, 2, 3]
+    if node.flag("normalize_variance", True):
+        value = body.add("MeanVarianceNormalization", body.input(0), axes=axes)
+    else:
+        mean = body.add("ReduceMean", body.input(0), axes=axes)
+        value = body.add("Sub", body.input(0), mean)
     return [body.expanded(_OPSET, value)]
 
 

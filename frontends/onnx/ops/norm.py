@@ -17,6 +17,7 @@ from frontends.onnx.core.comprehension_text import (
 )
 from frontends.onnx.core.node import Compute, Node, Result, Unsupported, Value, operator
 from frontends.onnx.ops.broadcasting import broadcast, operand
+from frontends.onnx.ops.contrib_schemas import contrib
 from frontends.onnx.ops.reduce import Reduction, first_at
 from poly.ir.dtypes import INT64
 
@@ -251,7 +252,12 @@ def _scaled(
     return value, inputs, values
 
 
-@operator("LayerNormalization")
+# ONNX Runtime's optimiser writes it into models of any opset, where ONNX has it since 17.
+@contrib(
+    "LayerNormalization", "X:T Scale:T B:T?", "Y:T Mean:U? InvStdDev:U?",
+    {"T": "float16 float double bfloat16", "U": "float double"},
+    domain="", axis="int", epsilon="float", stash_type="int",
+)  # fmt: skip
 def layer_normalization(node: Node) -> Sequence[Result]:
     """The trailing axes get mean 0 and variance 1, then scale and bias."""
     x, scale, bias = node.required(0), node.required(1), node.optional(2)
@@ -323,7 +329,7 @@ def lp_normalization(node: Node) -> Sequence[Result]:
     return [Compute(program, (x,))]
 
 
-@operator("MeanVarianceNormalization")
+@operator("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(node: Node) -> Sequence[Result]:
     """(X - mean) / (standard deviation + 1e-9) over the given axes."""
     x = node.required(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -153,26 +154,29 @@ def max_unpool(node: Node) -> Sequence[Result]:
             f"{len(pads)} pads"
         )
     strides = spatial(node, "strides", rank, 1)
-    sizes = [
-        (x.shape[2 + a] - 1) * strides[a] - pads[a] - pads[a + rank] + kernel[a]
-        for a in range(rank)
-    ]
+
+    def inferred(shape: Sequence[Any]) -> list[Any]:
+        ends = zip(shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True)
+        return [*shape[:2], *((n - 1) * step - low - high + k for n, step, k, low, high in ends)]
+
     # Indices are those in the output shape if it is given, as for ONNX Runtime and torch, so that
     # this undoes a MaxPool of any padding; ONNX's own test has them in the inferred shape.
-    wanted = node.known_ints(2, "the output's shape") or (*x.shape[:2], *sizes)
+    wanted = node.known_ints(2, "the output's shape") or inferred(x.shape)
     full = checked_shape(wanted, x.dtype, node.origin)
     if len(full) != x.rank:
         raise node.fail(f"an output of shape {list(full)} for rank {x.rank}")
 
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         data = taken(arrays, 0)
-        flat = np.zeros(math.prod(full), data.dtype)
-        flat[taken(arrays, 1).reshape(-1)] = data.reshape(-1)
-        return [flat.reshape(full)]
+        asked = given(arrays, 2)
+        made = inferred(data.shape) if asked is None else asked.reshape(-1).tolist()
+        y = np.zeros(made, data.dtype)
+        y.reshape(-1)[taken(arrays, 1).reshape(-1)] = data.reshape(-1)
+        return [y]
 
     arguments = math.prod(full), math.prod(x.shape)
-    in_c = InC("max_unpool", (full,), arguments, failure=OUT_OF_RANGE)
-    return opaque([x, which], [x.dtype], run, in_c)
+    in_c = InC("max_unpool", (full,), arguments, operands=2, failure=OUT_OF_RANGE)
+    return opaque([x, which, node.optional(2)], [x.dtype], run, in_c)
 
 
 @operator("Col2Im")

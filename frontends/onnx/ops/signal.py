@@ -58,12 +58,14 @@ def dft(node: Node) -> Sequence[Result]:
     shape[axis] = outputs
     checked_shape(shape, x.dtype, node.origin)
     if outputs * used * 2 * parts > MAX_TABLE:
+        fixed = int(length) if lengths else None  # that of the operand
 
         def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
             data = taken(arrays, 0).astype(np.float64)
             values = data[..., 0] + (1j * data[..., 1] if parts == 2 else 0)
-            found = (np.fft.ifft if inverse else np.fft.fft)(values, length, axis)
-            found = np.take(found, np.arange(outputs), axis)
+            found = (np.fft.ifft if inverse else np.fft.fft)(values, fixed, axis)
+            if onesided:
+                found = np.split(found, [found.shape[axis] // 2 + 1], axis)[0]
             return [np.stack([found.real, found.imag], -1).astype(x.dtype.numpy)]
 
         return opaque([x], [x.dtype], run)

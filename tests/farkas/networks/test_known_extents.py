@@ -155,7 +155,7 @@ NUMBERS = CONSTANTS | {
 }
 
 
-def compiled_once(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> None:
+def compiled_once(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> fk.Network:
     """It is right for all of these shapes, and compiled for the first one only."""
     compiled = fk.compile_onnx(model, threads=1)
     kernels = 0
@@ -163,6 +163,7 @@ def compiled_once(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> 
         agree(model, compiled, {"x": floats(*shape)})
         kernels = kernels or compiled.report.kernels
         assert compiled.report.kernels == kernels, f"it was compiled again for {shape}"
+    return compiled
 
 
 def test_a_range_of_floats_up_to_an_extent_stays_open() -> None:
@@ -174,6 +175,21 @@ def test_a_range_of_floats_up_to_an_extent_stays_open() -> None:
     ]
     model = build(nodes, {"x": (F, ["n", "m"])}, {"y": F}, NUMBERS)
     compiled_once(model, [(2, 9), (3, 4), (2, 50), (2, 2)])
+
+
+def test_many_known_numbers() -> None:
+    """Positions behind those of earlier steps, which are more than expressions are deep."""
+    nodes = [*EXTENT, node("Add", ["number", "positions"], ["y"])]
+    model = build(
+        nodes, {"x": (F, ["n", "m"])}, {"y": L}, CONSTANTS | {"positions": np.arange(300)}
+    )
+    compiled_once(model, [(2, 9), (3, 4), (2, 50)])
+
+
+def test_the_number_of_largest_elements_stays_open() -> None:
+    nodes = [*EXTENT, node("TopK", ["x", "e"], ["v", "y"])]
+    model = build(nodes, {"x": (F, ["n", "m"])}, {"y": L}, CONSTANTS)
+    assert len(compiled_once(model, [(2, 9), (3, 4), (2, 50)]).conditions) == 1
 
 
 def test_an_extent_among_floats_stays_open() -> None:

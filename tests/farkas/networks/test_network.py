@@ -188,6 +188,31 @@ def test_initializers_that_are_inputs_may_be_given(open_size: bool, tmp_path: Pa
         model.run({"x": x, "more": w})
 
 
+def test_a_shape_that_may_be_given_inside_a_loop() -> None:
+    """The body of the loop, a model of its own, has it as a stored tensor."""
+    info, node = helper.make_tensor_value_info, helper.make_node
+    body = helper.make_graph(
+        [node("Reshape", ["s", "shape"], ["part"]),
+         node("ReduceSum", ["part"], ["sum"], keepdims=0),
+         node("Less", ["sum", "limit"], ["on"]), node("Add", ["s", "s"], ["twice"])],
+        "body",
+        [info("step", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("s", F, None)],
+        [info("on", TensorProto.BOOL, []), info("twice", F, None)],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node("Reshape", ["x", "shape"], ["first"]),
+         node("Loop", ["", "yes", "first"], ["y"], body=body)],
+        "g", [info("x", F, [2, 6]), info("shape", TensorProto.INT64, ["rank"])],
+        [info("y", F, None)],
+        [onnx.numpy_helper.from_array(np.array(a), n)
+         for n, a in (("shape", [3, 4]), ("yes", True), ("limit", np.float32(50)))],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model, x = fk.compile_onnx(proto, threads=1), np.ones((2, 6), np.float32)
+    for more in ({}, {"shape": np.array([4, 3])}, {"shape": np.array([12])}, {}):
+        agree(proto, model, {"x": x, **more})
+
+
 def test_an_output_listed_twice_is_one() -> None:
     proto = attention()
     proto.graph.output.append(proto.graph.output[0])

@@ -105,6 +105,26 @@ def test_one_compilation_serves_all_sizes(name: str) -> None:
     one_compilation(NETWORKS[name], steps=6)
 
 
+@pytest.mark.parametrize(("attributes", "parts"), [({}, 2), ({"inverse": 1}, 2),
+                                                   ({"onesided": 1}, 1)])  # fmt: skip
+def test_fourier_transforms_that_are_too_long_for_a_table(
+    attributes: dict[str, int], parts: int
+) -> None:
+    """ONNX Runtime's are right to three digits only."""
+    dft = node("DFT", ["x"], ["y"], axis=1, **attributes)
+    network = Network([dft], {"x": (F, [2, "n", parts])}, ["y"], {}, {})
+    model, rng = fk.compile_onnx(network.model, threads=1), np.random.default_rng(1)
+    for n in (2200, 20, 3001, 2100):
+        x = rng.standard_normal((2, n, parts)).astype(np.float32)
+        signal = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0)
+        wanted = (np.fft.ifft if attributes.get("inverse") else np.fft.fft)(signal, axis=1)
+        wanted = wanted[:, : n // 2 + 1] if attributes.get("onesided") else wanted
+        wanted = np.stack([wanted.real, wanted.imag], -1)
+        found = model.run({"x": x})["y"]
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("scale", [0.5, 1.5])
 def test_corners_of_sizes_that_are_rounded_down(scale: float) -> None:
     """ONNX Runtime and the standard's reference differ; open sizes are as fixed ones."""

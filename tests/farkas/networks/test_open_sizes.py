@@ -149,6 +149,23 @@ def test_one_compilation_serves_all_sizes(name: str) -> None:
     one_compilation(NETWORKS[name])
 
 
+@pytest.mark.parametrize(("shape", "other", "nodes"), [
+    (["n"], "q0", [node("Slice", ["x", "zero", "last", "zero", "two"], ["y"])]),
+    (["a", "b", 3], "a_x_b", [node("Flatten", ["x"], ["f"], axis=2), node("Tanh", ["f"], ["t"]),
+                              node("Transpose", ["t"], ["y"])]),
+], ids=["quotient", "product"])  # fmt: skip
+def test_dimensions_that_are_called_like_derived_sizes(
+    shape: list, other: str, nodes: list
+) -> None:
+    inputs = {"x": (F, shape), "z": (F, [other])}
+    constants = {"zero": ints(0), "last": ints(1 << 40), "two": ints(2)}
+    sizes = dict.fromkeys((n for n in (*shape, other) if isinstance(n, str)), (2, 20))
+    outputs = ["y", "w"]
+    one_compilation(
+        Network([*nodes, node("Relu", ["z"], ["w"])], inputs, outputs, constants, sizes)
+    )
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_calls_of_shapes_that_come_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later calls of a shape are made in one step, also when the arena has moved in between."""

@@ -11,7 +11,9 @@ import onnx
 import pytest
 
 import farkas as fk
+from farkas.targets.cpu import CpuRunner
 from farkas.views.networks import networks_view
+from frontends.onnx import Routines
 from poly.ir.graph import Routine
 from runtime.network.cpu_model import CpuModel
 from tests.routine_cases import (
@@ -28,6 +30,33 @@ from tests.routine_cases import (
 
 #: Types for which there is no routine: numpy computes them.
 NO_ROUTINE = ("float16", "bool")
+
+
+#: Pooling that is undone, to the shape that there was or to what follows from the windows.
+UNPOOLING = """
+    unpooling (float[1,2,h,w] x) => (y) {{
+        p, i = MaxPool <kernel_shape: ints = [2, 2], strides: ints = [2, 2]> (x)
+        s = Shape(x)
+        y = MaxUnpool <kernel_shape: ints = [2, 2], strides: ints = [2, 2]> ({})
+    }}
+"""
+
+
+@pytest.mark.parametrize("operands", ["p, i", "p, i, s"])
+@pytest.mark.parametrize("kinds", [Routines.NONE, Routines.FAST])
+def test_unpooling_of_any_size(
+    operands: str, kinds: Routines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuRunner, "routines", kinds)
+    network = fk.compile_onnx(model_text(UNPOOLING.format(operands)), cache=tmp_path)
+    assert not network.is_whole
+    for shape in ((4, 6), (8, 4), (2, 2)):
+        x = floats(1, 2, *shape)
+        largest = x.reshape(1, 2, shape[0] // 2, 2, shape[1] // 2, 2).max((3, 5))
+        found = network.run({"x": x})["y"]
+        np.testing.assert_array_equal(np.sort(found[found != 0]), np.sort(largest.reshape(-1)))
+        np.testing.assert_array_equal(found[found != 0], x[found != 0])
+        assert found.shape == x.shape
 
 
 def routines(network: fk.Network) -> list[str]:

@@ -107,6 +107,18 @@ def test_support_vectors_with_probabilities(classes, kernel):
     check(model, {"x": x}, rtol=1e-4)
 
 
+def test_probabilities_of_any_number_of_rows():
+    pairs = {"prob_a": [-2.0, -1.0, -3.0], "prob_b": [0.1, 0.2, -0.3]}
+    model = ml_model("SVMClassifier", {"x": rows_of(5, 4)}, SCORES, rows="rows",
+                     **support_vectors(3, "RBF", **pairs))  # fmt: skip
+    network = fk.compile_onnx(model)
+    for rows in (5, 7, 1):
+        x = rows_of(rows, 4)
+        found, expected = network.run({"x": x}), ort_run(model, {"x": x})
+        np.testing.assert_array_equal(found["label"], expected["label"])
+        np.testing.assert_allclose(found["scores"], expected["scores"], rtol=1e-4)
+
+
 @pytest.mark.parametrize("classes", [1, 2, 3])
 def test_support_vector_classifiers_without_vectors(classes):
     x = rows_of(9, 4)

@@ -217,6 +217,43 @@ def test_simplified_normalization_of_several_types() -> None:
     assert "in training" in refused(model, UnsupportedModelError)
 
 
+@pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("total", [False, True])
+def test_half_floats_whose_sum_is_none(operator: str, total: bool) -> None:
+    """Up to 65504 they are finite; what is normalised is their sum in float32."""
+    x = np.linspace(20000, 40000, 8, dtype=np.float16).reshape(1, 1, 8)
+    constants = {"gamma": floats(8, dtype=np.float16)}
+    model = contrib(operator, {"x": x, "s": x}, constants=constants, outputs=4)
+    model.graph.node[0].output[:] = ["y0", "", "", "y3"] if total else ["y0"]
+    del model.graph.output[1 : 3 if total else 4]
+    agree(model, {"x": x, "s": x}, rtol=2e-3)
+
+
+@pytest.mark.parametrize("opset", [9, 14, 16])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_layer_normalization_of_earlier_opsets(opset: int, axis: int) -> None:
+    """ONNX has it since opset 17; ONNX Runtime's optimiser writes it into any model."""
+    constants = {n: floats(*X.shape[axis:]) for n in ("g", "b")}
+    model = single("LayerNormalization", {"x": X}, constants=constants, opset=opset, axis=axis)
+    agree(model, {"x": X})
+
+
+def test_a_domain_that_is_not_imported() -> None:
+    model = contrib("QuickGelu", {"x": X})
+    del model.opset_import[1:]
+    agree(model, {"x": X})
+
+
+def test_empty_lists_are_those_that_are_omitted() -> None:
+    model = contrib("FusedConv", {"x": IMAGE}, constants={"w": FILTERS})
+    for name in ("pads", "strides"):
+        empty = onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS)
+        model.graph.node[0].attribute.append(empty)
+    plain = single("Conv", {"x": IMAGE}, constants={"w": FILTERS})
+    inputs = {"x": IMAGE}
+    close(run_graph(import_model(model), inputs), ort_run(plain, inputs))
+
+
 def test_skips_that_do_not_fit() -> None:
     inputs = {"x": X, "s": floats(2, 8), "g": floats(8)}
     told = refused(contrib("SkipLayerNormalization", inputs))

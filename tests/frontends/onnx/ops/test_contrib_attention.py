@@ -16,6 +16,8 @@ MASKS = {
     "ends": np.array([3, 5], np.int32),
     "ends and starts": np.array([4, 5, 1, 0], np.int32),
     "columns": np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], np.int32),
+    "none": np.zeros((BATCH, 1), np.int32),
+    "none for all": np.zeros((1, 1), np.int32),
     "matrix": np.random.default_rng(2).integers(2, size=(BATCH, ROWS, ROWS)).astype(np.int32),
 }
 

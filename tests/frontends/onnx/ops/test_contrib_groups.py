@@ -61,6 +61,7 @@ STEPS = {
     "prompt": (2, 3, 0, 3), "prompt in a buffer": (2, 3, 5, 3), "token": (2, 1, 5, 6),
     "tokens of sentences": (3, 1, 5, 6, [4, 6, 2]), "token in a buffer": (2, 1, 7, 4, [4, 3]),
     "chunk": (1, 3, 5, 8), "chunk in a buffer": (1, 3, 9, 7), "long chunk": (1, 5, 2, 7),
+    "full buffer": (2, 1, 7, 7), "prompt that fills its buffer": (2, 5, 5, 5),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from poly.errors import ModelError, UnsupportedModelError
 from tests.frontends.onnx.onnx_support import agree, close, floats, ort_run, single
 
 BATCH, ROWS, HEADS, WIDTH = 2, 3, 4, 8
-IDS = {"first": np.array([2]), "each": np.array([[0, 1, 2], [5, 9, 3]])}
+IDS = {"number": np.array(2), "first": np.array([2]), "each": np.array([[0, 1, 2], [5, 9, 3]])}
 
 
 def rotary(

@@ -29,6 +29,20 @@ def test_functions_of_images(operator: str, given: dict, opset: int) -> None:
     agree(early(operator, opset, **given), {"x": X})
 
 
+@pytest.mark.parametrize("opset", [6, 8])
+@pytest.mark.parametrize("across", [0, 1])
+@pytest.mark.parametrize("divided", [None, 0, 1])
+def test_mean_and_variance_of_images(opset: int, across: int, divided: int | None) -> None:
+    given = {} if divided is None else {"normalize_variance": divided}
+    model = early("MeanVarianceNormalization", opset, across_channels=across, **given)
+    agree(model, {"x": X})
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_thresholds(opset: int) -> None:
+    agree(early("ThresholdedRelu", opset, alpha=0.5), {"x": X})
+
+
 @pytest.mark.parametrize("axes", [None, [3, 1], [-1, 2]])
 def test_slices(axes: list[int] | None) -> None:
     constants = {"s": np.array([0, 1]), "e": np.array([1, -1])}
