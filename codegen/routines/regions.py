@@ -5,6 +5,7 @@ from __future__ import annotations
 from codegen.routines.registry import declare
 
 # Samples on a grid in each cell, each between its four neighbours; their mean, or their maximum.
+# The extent of a cell is rounded as ONNX Runtime rounds it: how many samples it has depends on it.
 declare(
     "roi_align",
     "int64_t regions, int64_t images, int64_t channels, int64_t height, int64_t width,\n"
@@ -14,22 +15,23 @@ declare(
   for (int64_t n = 0; n < regions; n++) {
     const int64_t image = (int64_t)x2[n] + (x2[n] < 0 ? images : 0);
     if (image < 0 || image >= images) return 1;
-    const double left = x1[4 * n] * scale - shift, top = x1[4 * n + 1] * scale - shift;
-    double w = x1[4 * n + 2] * scale - shift - left, h = x1[4 * n + 3] * scale - shift - top;
+    const @1@ factor = (@1@)scale, moved = (@1@)shift;
+    const @1@ left = x1[4 * n] * factor - moved, top = x1[4 * n + 1] * factor - moved;
+    @1@ w = x1[4 * n + 2] * factor - moved - left, h = x1[4 * n + 3] * factor - moved - top;
     if (shift == 0) {
-      w = fmax(w, 1);
-      h = fmax(h, 1);
+      w = (@1@)fmax(w, 1);
+      h = (@1@)fmax(h, 1);
     }
     if (!(fabs(w) < 1e9 && fabs(h) < 1e9)) return 1;
-    const int64_t ys = ratio ? ratio : (int64_t)fmax(ceil(h / rows), 0);
-    const int64_t xs = ratio ? ratio : (int64_t)fmax(ceil(w / columns), 0);
+    const int64_t ys = ratio ? ratio : (int64_t)fmax(ceil((double)(h / (@1@)rows)), 0);
+    const int64_t xs = ratio ? ratio : (int64_t)fmax(ceil((double)(w / (@1@)columns)), 0);
     for (int64_t place = 0; place < channels * rows * columns; place++) {
       const int64_t row = place / columns % rows, column = place % columns;
       const @0@ *const from = x0 + (image * channels + place / (rows * columns)) * height * width;
       double sum = 0, most = -INFINITY;
       for (int64_t s = 0; s < ys * xs; s++) {
-        const double y = top + (row + (s / xs + 0.5) / ys) * h / rows;
-        const double x = left + (column + (s % xs + 0.5) / xs) * w / columns;
+        const double y = top + (row + (s / xs + 0.5) / ys) * (double)h / rows;
+        const double x = left + (column + (s % xs + 0.5) / xs) * (double)w / columns;
         const int inside = y >= -1 && y <= height && x >= -1 && x <= width;
         const double cy = fmin(fmax(y, 0), height - 1), cx = fmin(fmax(x, 0), width - 1);
         const int64_t y0_ = (int64_t)cy, y1_ = y0_ + 1 < height ? y0_ + 1 : height - 1;

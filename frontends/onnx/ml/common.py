@@ -154,14 +154,16 @@ def two_scores(kind: str, rows: int, mixed: bool, out: DType) -> list[str]:
     ]
 
 
-def best_class(rows: int, width: int, labels: str = "T", scores: str = "S") -> list[str]:
-    """Statements that make the label L[n] of the first of the greatest scores."""
+def best_class(
+    rows: int, width: int, labels: str = "T", scores: str = "S", dtype: DType = FLOAT32
+) -> list[str]:
+    """Statements that make the label L[n] of the first of the greatest scores, as a `dtype`."""
     all_ = {"n": rows, "k": width}
     return [
-        declare("best", FLOAT32, (rows,)),
-        line(f"best[n] max=! float32({scores}[n,k])", all_),
+        declare("best", dtype, (rows,)),
+        line(f"best[n] max=! {dtype}({scores}[n,k])", all_),
         f"int64 place[{rows}]",
-        line(f"place[n] min=! select(float32({scores}[n,k]) == best[n], k, {width})", all_),
+        line(f"place[n] min=! select({dtype}({scores}[n,k]) == best[n], k, {width})", all_),
         line(f"L[n] = {labels}[place[n]]", {"n": rows}),
     ]
 

@@ -70,12 +70,14 @@ def normalizer(node: Node) -> Sequence[Result]:
     combine, each = found[norm]
     size = "sqrt(T[n])" if norm == "L2" else "T[n]"
     all_ = {"n": rows.count, "c": rows.width}
+    is_matrix = rows.value.rank == 2
+    each_ = all_ if is_matrix else {"c": rows.width}
     lines = [
         declare("T", rows.dtype, (rows.count,)),
         line(f"T[n] {combine} {each}", all_),
         declare("R", rows.dtype, (rows.count,)),
         line(f"R[n] = select(T[n] == 0, 1, {size})", {"n": rows.count}),
-        line(f"{rows.at(name='Y')} = float32({x} / R[n])", all_),
+        line(f"{rows.at(name='Y')} = float32({x} / R[{'n' if is_matrix else 0}])", each_),
     ]
     out = declare("Y", FLOAT32, rows.value.shape)
     program = function("normalizer", [rows.declaration()], [out], lines)
@@ -235,8 +237,8 @@ def one_hot_encoder(node: Node) -> Sequence[Result]:
         [declare("Y", FLOAT32, shape)],
         [
             line(
-                f"{at('Y', [*indices, 'k'])} = float32({number} == C[k])",
-                {**dict(zip(indices, x.shape, strict=True)), "k": len(cats)},
+                f"{at('Y', [*indices, 'cat'])} = float32({number} == C[cat])",
+                {**dict(zip(indices, x.shape, strict=True)), "cat": len(cats)},
             )
         ],
     )

@@ -97,7 +97,7 @@ def _looked_up(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -
     if x.dtype != kind:
         raise node.fail(f"keys of type {kind} cannot be found in a tensor of {x.dtype}")
     if keys.dtype == object or values.dtype == object:
-        return _opaque(x, keys, values, default)
+        return _opaque(node, x, keys, values, default)
     if kind.is_integer:
         first, last = int(keys.min()), int(keys.max())
         if last - first < MAX_SPAN and first > -(1 << 62) and last < 1 << 62:
@@ -131,9 +131,9 @@ def _searched(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, defaul
     indices = names(x.rank)
     read, out = at("X", indices), dtype_of(values.dtype)
     ranges = dict(zip(indices, x.shape, strict=True))
-    same = f"{read} == K[k]"
+    same = f"{read} == K[key]"
     if node.opset >= 4 and x.dtype.is_float and np.isnan(keys.astype(np.float64)).any():
-        same = f"{same} or isnan({read}) and isnan(K[k])"
+        same = f"{same} or isnan({read}) and isnan(K[key])"
     index = at("P", indices)
     program = function(
         "label",
@@ -146,8 +146,8 @@ def _searched(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, defaul
         [
             declare("P", dtype_of(np.int64), x.shape),
             line(
-                f"{index} min=! select({same}, k, {len(keys)})",
-                {**ranges, "k": len(keys)},
+                f"{index} min=! select({same}, key, {len(keys)})",
+                {**ranges, "key": len(keys)},
             ),
             line(f"{at('Y', indices)} = V[{index}]", ranges),
         ],
@@ -155,12 +155,14 @@ def _searched(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, defaul
     return Compute(program, (x, keys, np.append(values, np.array([default], values.dtype))))
 
 
-def _opaque(x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Opaque:
+def _opaque(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Opaque:
     """A table with strings on one side or both."""
     out = TEXT if values.dtype == object else dtype_of(values.dtype)
     table = dict(zip(keys[::-1].tolist(), values[::-1].tolist(), strict=True))
+    # Since opset 4, all NaNs are equal; in a table none is.
+    of_nan = [value for key, value in table.items() if key != key and node.opset >= 4] or [default]
     # Indices in a list, which classifiers compute, can index an array.
-    is_dense = keys.dtype != object and np.array_equal(keys, np.arange(len(keys)))
+    is_dense = keys.dtype.kind in "iu" and np.array_equal(keys, np.arange(len(keys)))
     others = np.empty(len(values) + 1, values.dtype)
     others[:-1], others[-1] = values, default
 
@@ -171,7 +173,10 @@ def _opaque(x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Opa
             inside = (given >= 0) & (given < len(values))
             return [others[np.where(inside, given, len(values)).astype(np.int64)]]
         found = np.empty(given.shape, values.dtype)
-        found.reshape(-1)[:] = [table.get(key, default) for key in given.reshape(-1).tolist()]
+        found.reshape(-1)[:] = [
+            table.get(key, default) if key == key else of_nan[-1]
+            for key in given.reshape(-1).tolist()
+        ]
         return [found]
 
     return Opaque((x,), run, (out,))

@@ -99,7 +99,8 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
     tree = np.argsort(trees.roots)[tree]
     voted = np.full(number, -1, np.int64)
     voted[tree] = trees.targets
-    is_tree = bool((np.diff(trees.roots) > 0).all()) and len(trees.targets) > 0
+    apart = bool((np.diff(trees.roots) > 0).all()) and not _shares_nodes(trees)
+    is_tree = apart and len(trees.targets) > 0
     first, last = (trees.targets.min(), trees.targets.max()) if is_tree else (0, 0)
     is_tree = is_tree and last - first < 2 * number
     groups = [np.flatnonzero(voted == k) for k in range(first, last + 1)] if is_tree else []
@@ -118,14 +119,20 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
     return _Leaves(table, np.arange(number), number, 0, targets, nothing)
 
 
+def _shares_nodes(trees: Ensemble) -> bool:
+    """Whether a node is reached in two ways, in one tree or in two."""
+    asked = ~trees.is_leaf
+    reached = np.concatenate([trees.yes[asked], trees.no[asked], trees.roots])
+    return len(np.unique(reached)) != len(reached)
+
+
 def _pairs(trees: Ensemble) -> np.ndarray | None:
     """New indices of the nodes, such that the child for no follows that for yes.
 
     None if nodes are shared, or ask for more than x <= a finite number.
     """
     asked = np.flatnonzero(~trees.is_leaf)
-    reached = np.concatenate([trees.yes[asked], trees.no[asked], trees.roots])
-    if len(np.unique(reached)) != len(reached):
+    if _shares_nodes(trees):
         return None
     if not trees.one_sided or not np.isfinite(trees.high[asked]).all():
         return None

@@ -123,7 +123,7 @@ def tree_ensemble_classifier(node: Node) -> Sequence[Result]:
             ]
             arrays.append(voted.astype(np.int32))
             operands.append(declare("voted", INT32, (count,)))
-        lines += best_class(rows.count, count, "C", ranked)
+        lines += best_class(rows.count, count, "C", ranked, dtype)
         lines += transformed(kind, dtype, rows.count, count, FLOAT32)
     else:
         positive = bool((trees.weights >= 0).all())

@@ -203,7 +203,7 @@ def group_normalization(node: Node) -> Sequence[Result]:
     """Each group of channels gets mean 0 and variance 1, then scale and bias."""
     x, s, b = node.required(0), node.required(1), node.required(2)
     groups = node.integer("num_groups", 0)
-    if x.rank < 3 or groups < 1 or x.shape[1] % groups:
+    if x.rank < 2 or groups < 1 or x.shape[1] % groups:
         raise node.fail(f"{groups} groups of an input of shape {list(x.shape)}")
     expected = (groups,) if node.opset < 21 else (x.shape[1],)
     if s.shape != expected or b.shape != expected:

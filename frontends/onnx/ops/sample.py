@@ -340,11 +340,11 @@ def roi_align(node: Node) -> Sequence[Result]:
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         image, regions, which = (taken(arrays, n) for n in range(3))
         y = np.zeros((len(regions), image.shape[1], rows, columns), image.dtype)
-        for n, region in enumerate(regions.astype(np.float64)):
+        for n, region in enumerate(regions.astype(np.result_type(regions, np.float32))):
             x0, y0, x1, y1 = region * scale - (0.5 if half else 0.0)
             height, width = y1 - y0, x1 - x0
             if not half:
-                height, width = max(height, 1.0), max(width, 1.0)
+                height, width = np.maximum((height, width), 1).astype(region.dtype)
             ys = _roi_axis(y0, height, rows, ratio, image.shape[2])
             xs = _roi_axis(x0, width, columns, ratio, image.shape[3])
             y[n] = _roi_cells(image[int(which[n])], ys, xs, mode)

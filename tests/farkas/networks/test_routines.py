@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import farkas as fk
@@ -297,6 +299,21 @@ def test_profiling_says_what_failed() -> None:
     inputs = updates(np.int64)[1]
     with pytest.raises(fk.ModelError, match="ScatterElements"):
         network.profile({**inputs, "i": inputs["i"] + 4})
+
+
+def test_samples_of_regions_whose_extent_is_rounded(tmp_path: Path) -> None:
+    """7.3 - 0.3 is 7 in float32, which is one sample for each of seven cells."""
+    inputs = {
+        "x": floats(1, 2, 9, 9), "r": np.array([[0.3, 0.3, 7.3, 7.3]], np.float32),
+        "b": np.array([0]),
+    }  # fmt: skip
+    for mode in ("half_pixel", "output_half_pixel"):
+        model = model_of("RoiAlign", inputs, 1, output_height=7, output_width=7,
+                         coordinate_transformation_mode=mode)  # fmt: skip
+        expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0]
+        for compute in (fk.compile_onnx(model).run, partial(by_numpy, model, cache=tmp_path)):
+            (found,) = compute(inputs).values()
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_regions_of_an_image_without_elements_are_refused() -> None:

@@ -179,7 +179,8 @@ def test_scalers(dtype):
 def test_normalizers(norm, dtype):
     x = np.round(floats(5, 3) * 4).astype(dtype)
     x[1] = 0
-    agree(ml_model("Normalizer", {"x": x}, NUMBER, norm=norm), {"x": x})
+    for rows in (x, np.abs(x[0])):
+        agree(ml_model("Normalizer", {"x": rows}, NUMBER, norm=norm), {"x": rows})
 
 
 def test_imputers():
@@ -230,9 +231,10 @@ def test_feature_vectorizers():
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
 def test_one_hot_encoders(dtype):
-    x = np.array([[1, 5], [7, 1]], dtype)
-    model = ml_model("OneHotEncoder", {"x": x}, NUMBER, cats_int64s=[1, 5, 6], zeros=1)
-    agree(model, {"x": x})
+    for shape in ((4,), (2, 2), (1, 1, 4), (2, 1, 2, 1)):
+        x = np.array([1, 5, 7, 1], dtype).reshape(shape)
+        model = ml_model("OneHotEncoder", {"x": x}, NUMBER, cats_int64s=[1, 5, 6], zeros=1)
+        agree(model, {"x": x})
 
 
 def test_malformed_features():
@@ -262,8 +264,21 @@ def test_label_encoders_of_numbers(opset):
         (f, {"keys_floats": [2.0, 0.5]}, {"values_int64s": [10, 30]}, INT64),
         (f, {"keys_floats": [2.0, float("nan")]}, {"values_floats": [4.0, 5.0]}, FLOAT),
     ):
-        agree(ml_model("LabelEncoder", {"x": x}, {"y": out}, opset=opset, **keys, **values),
-              {"x": x})  # fmt: skip
+        for shape in (x.shape, (1, 1, -1), (x.shape[0], 1, 1, -1)):
+            inputs = {"x": x.reshape(shape)}
+            agree(ml_model("LabelEncoder", inputs, {"y": out}, opset=opset, **keys, **values),
+                  inputs)  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [2, 4])
+@pytest.mark.parametrize("keys", [[0.0, 1.0, 2.0], [1.0, float("nan"), float("nan"), 0.5]])
+def test_names_of_numbers(opset, keys):
+    """A number between two keys has no name; NaN has that of the first one since opset 4."""
+    x = np.array([0.5, 1, 1.9, np.nan, -0.0, 7, -1], np.float32)
+    model = ml_model("LabelEncoder", {"x": x}, {"y": STRING}, opset=opset, keys_floats=keys,
+                     values_strings=["a", "b", "c", "d"][: len(keys)])  # fmt: skip
+    found = fk.compile_onnx(model).run({"x": x})["y"]
+    assert found.tolist() == ort_run(model, {"x": x})["y"].tolist()
 
 
 def labelled(strings: bool, rows: str = "") -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings
@@ -171,6 +172,33 @@ def test_a_node_that_two_others_share():
                         nodes_falsenodeids=[1, 0], nodes_falseleafs=[0, 1])  # fmt: skip
     x = np.array([[1, 0], [0, 2], [0, 0]], np.float32)
     agree(ml_model("TreeEnsemble", {"x": x}, {"y": FLOAT}, opset=5, **attributes), {"x": x})
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_trees_that_share_leaves(rows):
+    """The second has no leaf of its own, or one."""
+    x = np.round(rows_of(rows, 2))
+    for falsely in ([1, 1], [1, 2]):
+        attributes = linked([0, 0], [0.0, 0.0], tree_roots=[0, 1], nodes_truenodeids=[0, 0],
+                            nodes_trueleafs=[1, 1], nodes_falsenodeids=falsely)  # fmt: skip
+        agree(ml_model("TreeEnsemble", {"x": x}, {"y": FLOAT}, opset=5, **attributes), {"x": x})
+
+
+def test_the_best_of_scores_in_float64():
+    """Equal once they are rounded: the first would win."""
+
+    def stored(values):
+        return onnx.numpy_helper.from_array(np.array(values), "t")
+
+    x = np.zeros((1, 1))
+    model = ml_model(
+        "TreeEnsembleClassifier", {"x": x}, {"label": INT64, "scores": FLOAT},
+        classlabels_int64s=[0, 1, 2], class_ids=[0, 1, 2], class_treeids=[0] * 3,
+        class_nodeids=[0] * 3, class_weights_as_tensor=stored([1, 1 + 1e-9, 0.5]),
+        nodes_treeids=[0], nodes_nodeids=[0], nodes_featureids=[0], nodes_modes=["LEAF"],
+        nodes_truenodeids=[0], nodes_falsenodeids=[0], nodes_values_as_tensor=stored([0.0]),
+    )  # fmt: skip
+    agree(model, {"x": x})
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3])

@@ -173,6 +173,11 @@ def test_group_normalization(opset):
     close(found, {"y0": normal * s + b})
 
 
+def test_group_normalization_without_pixels():
+    inputs = {"x": floats(2, 4), "s": floats(4), "b": floats(4)}
+    agree(single("GroupNormalization", inputs, opset=21, num_groups=2), inputs)
+
+
 @pytest.mark.parametrize("p", [1, 2])
 def test_lp_normalization(p):
     inputs = {"x": floats(3, 4, 5)}
