@@ -73,7 +73,7 @@ def _converted(exported: Any) -> Converted:
                 raise ModelError(f"input {node.name} is {node.meta.get('val')!r}, not a tensor")
             inputs.append(node)
         elif spec.target in stored:
-            constants[node] = np.ascontiguousarray(memory_of_torch(node.name, stored[spec.target]))
+            constants[node] = np.asarray(memory_of_torch(node.name, stored[spec.target]), order="C")
     outputs = []
     for spec in program.graph_signature.output_specs:
         if spec.kind.name != "USER_OUTPUT":

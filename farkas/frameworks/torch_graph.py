@@ -117,16 +117,30 @@ def why_kept(node: Any) -> str | None:
 
 
 def _views_that_leave(graph: Any) -> set[Any]:
-    """Views of inputs that are results: they share the inputs' memory, which costs nothing."""
+    """Views whose memory shows.
+
+    Those of inputs that are results share the inputs' memory, which costs nothing, and results that
+    are views of the same tensor share its.  What is read at strides has to lie as torch has it.
+    """
+    results = {n: _viewed(n) for n in graph.find_nodes(op="output")[0].all_input_nodes}
+    count = Counter(base for _, base in results.values())
     found = set()
-    for node in graph.find_nodes(op="output")[0].all_input_nodes:
-        chain = []
-        while _is_view(node):
-            chain.append(node)
-            node = node.all_input_nodes[0]
-        if node.op == "placeholder":
+    for chain, base in results.values():
+        if base.op == "placeholder" or count[base] > 1:
             found.update(chain)
+    for node in graph.nodes:
+        if "as_strided" in str(node.target) and why_kept(node) is not None:
+            found.update(*(_viewed(given)[0] for given in node.all_input_nodes))
     return found
+
+
+def _viewed(node: Any) -> tuple[list[Any], Any]:
+    """The views that a node is the last one of, and what they are views of."""
+    chain = []
+    while _is_view(node) and (not is_getitem(node) or _is_view(node.args[0])):
+        chain.append(node)
+        node = node.all_input_nodes[0]
+    return chain, node
 
 
 def _only_saved(graph: Any, shown: int | None) -> set[Any]:

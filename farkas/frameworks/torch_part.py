@@ -198,12 +198,11 @@ class CompiledPart:
 
 def _given(array: Any, order: Order, pairs: bool) -> Any:
     """A result in the order of its dimensions for torch; of pairs, with complex elements."""
-    tensor = to_torch(array)
+    # By numpy, since torch would remember that it is a view, which may not be written to.
     if order is not None:
-        tensor = tensor.permute(*(order.index(axis) for axis in range(len(order))))
-    if not pairs:
-        return tensor
-    torch = import_module("torch")
-    if not tensor.numel():  # whose strides may be any
-        tensor = tensor.clone(memory_format=torch.contiguous_format)
-    return torch.view_as_complex(tensor)
+        array = array.transpose([order.index(axis) for axis in range(len(order))])
+    if pairs:
+        kind = np.result_type(array.dtype, np.complex64)
+        parts = array if array.size else np.empty(array.shape, array.dtype)
+        array = parts.view(kind).reshape(array.shape[:-1])
+    return to_torch(array)

@@ -16,7 +16,7 @@ from frontends.aten.emitter import Emitter
 from frontends.aten.move import filled
 from frontends.aten.pointwise import computed, promoted
 from frontends.aten.registry import LOWERINGS, Arguments, complex_lowering
-from frontends.aten.values import PARTS, Complex, Ref, indices
+from frontends.aten.values import PARTS, Complex, Ref, Unsupported, indices
 from frontends.onnx.core.comprehension_text import at
 
 #: Operators that do the same to both parts: moves, and what is linear over real numbers.
@@ -84,6 +84,10 @@ def _half(e: Emitter, value: Any, part: str, is_elements: bool) -> Any:
 
 def _lifted(e: Emitter, a: Arguments, outs: Sequence[Any]) -> Any:
     """What the real lowering makes of each part; of real results, of the real ones."""
+
+    alpha = a.get("alpha")
+    if isinstance(alpha, complex) and alpha.imag:
+        raise Unsupported("a factor that is complex")
 
     def made(part: str) -> list[Any]:
         given = {name: _half(e, v, part, name in _ELEMENTS) for name, v in a.items()}

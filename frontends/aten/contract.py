@@ -306,8 +306,10 @@ def attention(e: Emitter, a: Arguments, outs: list[Ref]) -> list[Ref | None]:
     share = "{g} / {t}" if a.get("attn_mask") is None else "select({t} == 0, 0, {g} / {t})"
     parts = computed(e, share, {"g": grown, "t": total}, scores)
     found = matmul(e, parts, value, outs[0].shape)
-    sums = computed(e, "log({s}) + {t}", {"s": total, "t": top}, thin)
-    return [found, e.reshape(sums, outs[1].shape) if len(outs) > 1 else None]
+    if len(outs) == 1:
+        return [found, None]
+    sums = computed(e, "log({s}) + {t}", {"s": total, "t": top}, Ref("", outs[1].dtype, thin.shape))
+    return [found, e.reshape(sums, outs[1].shape)]
 
 
 @lowering("_scaled_dot_product_flash_attention_for_cpu_backward.default")

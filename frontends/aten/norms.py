@@ -9,9 +9,9 @@ from typing import Any
 from frontends.aten.emitter import Emitter, converted
 from frontends.aten.move import filled
 from frontends.aten.pointwise import computed
-from frontends.aten.reduce import variance, wide
+from frontends.aten.reduce import variance
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Ref, Unsupported, indices, is_empty
+from frontends.aten.values import Ref, Unsupported, indices, is_empty, wide
 from frontends.onnx.core.comprehension_text import at
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from frontends.aten.emitter import Emitter, converted
 from frontends.aten.registry import Arguments, lowering
-from frontends.aten.values import Extent, Ref, Unsupported, extent_of, indices, is_empty
+from frontends.aten.values import Extent, Ref, Unsupported, extent_of, indices, is_empty, wide
 from frontends.onnx.core.comprehension_text import literal
 from frontends.onnx.ops.broadcasting import operand
 from poly.ir.dtypes import DTYPES
@@ -25,8 +25,6 @@ _SAME = {
     "exp.default": "exp({self})",
     "exp2.default": "pow(2, {self})",
     "log.default": "log({self})",
-    "log2.default": "log({self}) * 1.4426950408889634",
-    "log10.default": "log({self}) * 0.4342944819032518",
     "sqrt.default": "sqrt({self})",
     "rsqrt.default": "1 / sqrt({self})",
     "reciprocal.default": "1 / {self}",
@@ -51,8 +49,6 @@ _SAME = {
     "round.default": "round({self})",
     "sign.default": "select({self} > 0, 1, select({self} < 0, -1, 0))",
     "sgn.default": "select({self} > 0, 1, select({self} < 0, -1, 0))",
-    "div.Tensor": "{self} / {other}",
-    "div.Scalar": "{self} / {other}",
     "maximum.default": "max({self}, {other})",
     "minimum.default": "min({self}, {other})",
     "atan2.default": "atan2({self}, {other})",
@@ -275,6 +271,29 @@ def sign_bit(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     return computed(e, text, a, outs[0], a["self"].dtype)
 
 
+def _logarithm(e: Emitter, a: Arguments, outs: list[Ref], base: int) -> Ref:
+    """A logarithm that is whole where the element is a power of the base."""
+    out = outs[0]
+    text = f"log({{self}}) * {math.log(math.e, base)!r}"
+    if out.dtype != "float64":
+        return computed(e, text, a, out, "float64")
+    found = computed(e, text, a, out)
+    whole = f"select(pow({base}, round({{y}})) == {{self}}, round({{y}}), {{y}})"
+    return computed(e, whole, {"self": a["self"], "y": found}, out)
+
+
+@lowering("log2.default")
+def binary_logarithm(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """log(self) / log(2)"""
+    return _logarithm(e, a, outs, 2)
+
+
+@lowering("log10.default")
+def decimal_logarithm(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """log(self) / log(10)"""
+    return _logarithm(e, a, outs, 10)
+
+
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
@@ -308,11 +327,17 @@ def subtract_from(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     return _scaled(e, swapped, outs[0], "-")
 
 
+@lowering("div.Tensor", "div.Scalar")
+def quotient(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
+    """self / other"""
+    return computed(e, "{self} / {other}", a, outs[0], wide(outs[0].dtype))
+
+
 @lowering("mul.Tensor", "mul.Scalar")
 def multiply(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """self * other"""
     text = "{self} and {other}" if outs[0].dtype == "bool" else "{self} * {other}"
-    return computed(e, text, a, outs[0])
+    return computed(e, text, a, outs[0], wide(outs[0].dtype))
 
 
 #: How torch rounds a quotient down: the remainder is exact, its quotient nearly so.
@@ -327,7 +352,7 @@ def rounded_quotient(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """The quotient rounded to zero or down."""
     mode, out = a.get("rounding_mode", "floor"), outs[0]
     if mode is None:
-        return computed(e, "{self} / {other}", a, out)
+        return quotient(e, a, outs)
     if not out.is_float:
         _nonzero(e, a["other"], outs[0])
         return computed(e, "{self} / {other}" if mode == "trunc" else "{self} // {other}", a, out)

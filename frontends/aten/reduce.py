@@ -15,6 +15,7 @@ from frontends.aten.values import (
     indices,
     is_empty,
     numel,
+    wide,
 )
 from frontends.onnx.core.comprehension_text import at
 
@@ -77,11 +78,6 @@ def _mean(e: Emitter, x: Ref, axes: Sequence[int], out: Ref) -> Ref:
     read = at("X", indices(out.rank))
     value = f"{out.dtype}({read} / {_count(e, x, axes, kind)})"
     return e.each(out.dtype, out.shape, value, {"X": summed}, x.shape)
-
-
-def wide(dtype: str) -> str:
-    """The type in which torch computes moments: those of 16 bits would lose most of them."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 @lowering("amax.default", "max.default")
@@ -223,13 +219,14 @@ class _Along:
 @lowering("cumprod.default")
 def prefix_products(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
     """Products of all elements up to each."""
-    x, out = e.cast(a["self"], outs[0].dtype), outs[0]
+    out = outs[0]
+    x = e.cast(a["self"], wide(out.dtype))
     axis = axis_of(a["dim"], x.rank)
     if not x.rank or is_empty([x.shape[axis]]):
-        return x
+        return e.cast(x, out.dtype)
     along = _Along(e, x, axis)
     lines = along.lines("Y", "{x}", f"{along.before} * {along.here}")
-    return e.program([(out.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0]
+    return e.cast(e.program([(x.dtype, out.shape)], lines, {"X": x}, more=x.shape)[0], out.dtype)
 
 
 @lowering("logcumsumexp.default")

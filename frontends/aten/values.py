@@ -125,3 +125,8 @@ def numel(shape: Sequence[Extent]) -> Extent:
     for extent in shape:
         count = count * extent
     return int(count) if getattr(count, "is_Integer", False) else count
+
+
+def wide(dtype: str) -> str:
+    """The type in which torch computes: floats of 16 bits would lose most of a sum."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype

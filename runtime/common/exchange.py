@@ -111,7 +111,10 @@ def to_torch(array: Array) -> Any:
     """A tensor that shares the memory of an array."""
     torch = sys.modules["torch"]
     if array.dtype == BFLOAT16.numpy:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        bits = torch.from_numpy(array.view(np.int16))
+        # A view, as torch remembers it, may not always be written to.
+        made = torch.empty(0, dtype=torch.bfloat16)
+        return made.set_(bits.untyped_storage(), bits.storage_offset(), bits.shape, bits.stride())
     return torch.from_numpy(array)
 
 

@@ -371,6 +371,21 @@ def test_exported_programs() -> None:
         torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_exported_programs_with_a_number() -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale + torch.tensor(3.0)
+
+    x = torch.randn(3)
+    network = fk.compile_torch(torch.export.export(Scaled(), (x,)))
+    (found,) = network.run({p.name: x for p in network.inputs}).values()
+    torch.testing.assert_close(torch.as_tensor(found), x * 2 + 3)
+
+
 def test_exported_programs_of_open_sizes() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh())
     batch = torch.export.Dim("batch")
@@ -380,6 +395,37 @@ def test_exported_programs_of_open_sizes() -> None:
         x = torch.randn(n, 6)
         (found,) = network.run({"input": x}).values()
         torch.testing.assert_close(found, model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_of_16_bits_is_trained(dtype: Any) -> None:
+    draws = [torch.randn(1, 2, 9, 8) for _ in range(3)]
+    grads = []
+    for run in (F.scaled_dot_product_attention, compiled(F.scaled_dot_product_attention)):
+        given = [d.to(dtype).requires_grad_() for d in draws]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Farkas")
+            run(*given).square().sum().backward()
+        grads.append([g.grad for g in given])
+    torch.testing.assert_close(*grads, rtol=5e-2, atol=5e-2)
+
+
+HALF = {"dtype": torch.float16}
+
+
+@pytest.mark.parametrize(("function", "given"), [
+    (lambda x: x / 1e-8, lambda: [torch.tensor([1e-4, 6e-4], **HALF)]),
+    (lambda x, s: x * s, lambda: [torch.tensor([0.1, 0.2], **HALF), torch.tensor(131072.0)]),
+    (lambda x: x.cumprod(0), lambda: [torch.full((256,), 0.99609375, dtype=torch.bfloat16)]),
+    (lambda x: torch.log2(x).floor(), lambda: [2.0 ** torch.arange(-126, 128)]),
+    (lambda x: torch.log2(x).floor(), lambda: [2.0 ** torch.arange(-1000, 1000).double()]),
+    (lambda x: torch.log10(x).floor(), lambda: [10.0 ** torch.arange(0, 20).double()]),
+    (torch.log2, lambda: [torch.tensor([0.0, -0.0, torch.inf, 3.0]).double()]),
+    (lambda x, y: torch.add(x, y, alpha=2j),
+     lambda: [torch.zeros(1, dtype=torch.complex64), torch.tensor([1 + 1j])]),
+])  # fmt: skip
+def test_what_is_rounded_late(function: Any, given: Any) -> None:
+    equal(compiled(function)(*given()), function(*given()))
 
 
 def test_exported_programs_that_cannot_be_compiled() -> None:
