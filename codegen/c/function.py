@@ -321,18 +321,19 @@ def header_comment(made_from: MadeFrom, nodes: Iterable[str] = ()) -> str:
         "Schedule:",
         *(f"  {step}" for step in steps),
     ]
-    return "/*\n" + "\n".join(f" * {_comment_safe(line)}".rstrip() for line in lines) + "\n */"
+    return "/*\n" + "\n".join(f" * {comment_safe(line)}".rstrip() for line in lines) + "\n */"
 
 
 def statement_comments(schedule: Schedule) -> dict[str, str]:
     """One comment per statement, by name: the comprehension it came from."""
     return {
-        s.name: f"/* {s.name}: {s.role} of {_comment_safe(str(s.source))} */"
+        s.name: f"/* {s.name}: {s.role} of {comment_safe(str(s.source))} */"
         for s in schedule.scop.statements
     }
 
 
-def _comment_safe(text: str) -> str:
+def comment_safe(text: str) -> str:
+    """A text without marks of comments, for one line of a comment."""
     return text.replace("*/", "* /").replace("/*", "/ *")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from codegen.c.function import comment_safe
 from codegen.c.module import CODES, Module
 from codegen.c.openmp_text import MOST_THREADS
 from codegen.c.team_text import team_header
@@ -82,13 +83,18 @@ def shapes_prototype(module: Module) -> str:
 def _tensors(module: Module) -> Iterator[str]:
     for size, label in module.sizes.items():
         if label != size:
-            yield f"size {size}, called '{label}'"
+            yield f"size {size}, called '{in_comment(label)}'"
     for what, ports in (("input", module.inputs), ("output", module.outputs)):
         for port in ports:
             shape = "".join(f"[{n}]" for n in port.described or port.shape) or " (one element)"
-            label = "" if port.label == port.name else f", called '{port.label}'"
+            label = "" if port.label == port.name else f", called '{in_comment(port.label)}'"
             always = ", always with the same elements" if port.name in module.fixed else ""
             yield f"{what} {port.name}{shape}{port.shown}{label}{always}"
+
+
+def in_comment(label: str) -> str:
+    """A label of a model for a comment: one line of ASCII without marks of comments."""
+    return comment_safe(label.encode("unicode_escape", "replace").decode("ascii"))
 
 
 def _weights_comment(module: Module) -> list[str]:

@@ -54,7 +54,20 @@ from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.tables import table_index
 from poly.ir.dtypes import INT64, DType, identity
-from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
+from poly.ir.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    indices_of,
+    mul,
+    reads_of,
+    simplify,
+    sub,
+    walk,
+)
 from poly.ir.linear_form import Linear, linear_form, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
@@ -333,7 +346,9 @@ class CPrinter:
             if self._bases is not None:
                 # The part common to all rows and filter taps of a tile, and the offset from it.
                 step = self._within_tile(index)
-                index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
+                rest = sub(index, step)
+                index = rest if reads_of(index) else simplify(rest)
+                steps = add(mul(steps, extent), step)
             result = add(mul(result, extent), index)
         result = flatten(result)
         if self._bases is None:

@@ -20,15 +20,19 @@ C_RESERVED = frozenset(
     "MAXFLOAT SNAN SNANF SNANL".split()
 ) | {*C_TYPES.values(), *_FUNCTIONS, *(f"{name}f" for name in _FUNCTIONS)}
 
-#: C++, as CUDA uses it, the built-in variables and functions of kernels, and what the headers of
-#: the emulator define.
-CUDA_RESERVED = frozenset(
+#: C++, whose compilers read headers, and of C since 2023.
+CPP_RESERVED = frozenset(
     "alignas alignof and and_eq bitand bitor bool catch char8_t char16_t char32_t class co_await "
     "co_return co_yield compl concept const_cast consteval constexpr constinit decltype delete "
     "dynamic_cast explicit export false friend mutable namespace new noexcept not not_eq nullptr "
     "operator or or_eq private protected public reinterpret_cast requires static_assert "
     "static_cast std template this thread_local throw true try typeid typename using virtual "
-    "wchar_t xor xor_eq "
+    "wchar_t xor xor_eq".split()
+)
+
+#: C++, as CUDA uses it, the built-in variables and functions of kernels, and what the headers of
+#: the emulator define.
+CUDA_RESERVED = CPP_RESERVED | frozenset(
     "threadIdx blockIdx blockDim gridDim warpSize uint3 dim3 int4 float4 nvcuda wmma half __half "
     "BUFSIZ EOF NFDBITS NGREG L_ctermid L_cuserid L_tmpnam P_tmpdir WCONTINUED WEXITED WEXITSTATUS "
     "WIFCONTINUED WIFEXITED WIFSIGNALED WIFSTOPPED WNOHANG WNOWAIT WSTOPPED WSTOPSIG WTERMSIG "

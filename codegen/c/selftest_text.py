@@ -42,10 +42,10 @@ def selftest_text(
         "",
     ]
     for port, array in zip(module.inputs, inputs, strict=True):
-        lines += _array(port, port.name, array)
+        lines += _array(port, _given(port), array)
     for port, array in zip(module.outputs, outputs, strict=True):
-        lines += _array(port, f"{port.name}_expected", array)
-        lines.append(f"static {port.kind} {port.name}[{max(1, array.size)}];")
+        lines += _array(port, _expected(port), array)
+        lines.append(f"static {port.kind} {_given(port)}[{max(1, array.size)}];")
     if not sizes:
         own = module.memory if module.has_team else 0
         lines.append(f"static unsigned char workspace[{module.workspace + own or 1}];")
@@ -54,6 +54,15 @@ def selftest_text(
         lines.append(f"static _Alignas({ALIGNMENT}) unsigned char weights[{bytes_}];")
     lines += ["", *_values(module), *_compared(module, outputs), *_main(module, sizes)]
     return "\n".join(lines)
+
+
+def _given(port: Parameter) -> str:
+    """The array that is passed for a parameter, whose name may be that of a function of C."""
+    return f"of_{port.name}"
+
+
+def _expected(port: Parameter) -> str:
+    return f"expected_{port.name}"
 
 
 def _reads(module: Module) -> bool:
@@ -114,7 +123,7 @@ def _compared(module: Module, outputs: Sequence[Array]) -> list[str]:
     """A function that compares the outputs."""
     lines = ["static int differs(void)", "{", "  int bad = 0;"]
     for port, array in zip(module.outputs, outputs, strict=True):
-        got, want = (_value(port, f"{name}[n]") for name in (port.name, f"{port.name}_expected"))
+        got, want = (_value(port, f"{name}[n]") for name in (_given(port), _expected(port)))
         exact = not port.dtype.is_float
         limit = 0 if exact else TOLERANCE_16 if port.dtype.bits == 16 else TOLERANCE
         lines += [
@@ -147,7 +156,7 @@ def _value(port: Parameter, element: str) -> str:
 
 def _main(module: Module, sizes: Sequence[int]) -> list[str]:
     given = list(map(str, sizes))
-    passed = [*given, *(p.name for p in (*module.inputs, *module.outputs))]
+    passed = [*given, *map(_given, (*module.inputs, *module.outputs))]
     passed += ["weights"] if _reads(module) else []
     passed += ["workspace", "bytes" if sizes else "sizeof workspace"]
     passed += ["1" if module.has_openmp else "NULL"] if module.has_team else []

@@ -29,6 +29,7 @@ from poly.ir.expr import (
     operand_dtype,
     reads_of,
     simplify,
+    substitute_value,
 )
 from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.ir.operators import INEXACT, OPS
@@ -382,10 +383,13 @@ class LaneText:
 
     def first(self, read: Read, number: Expr = LANE_0) -> Read:
         """The element in lane 0, or in another lane."""
-        return Read(
-            read.tensor,
-            tuple(normal(simplify(replace_var(i, self.var, number))) for i in read.indices),
-        )
+
+        def placed(index: Expr) -> Expr:
+            if reads_of(index):  # a value, in which 3/2 may be a float
+                return substitute_value(index, {self.var: number})
+            return normal(simplify(replace_var(index, self.var, number)))
+
+        return Read(read.tensor, tuple(map(placed, read.indices)))
 
     # --- lane by lane ----------------------------------------------------------------------------
 

@@ -96,7 +96,8 @@ class _Lowering:
         s = self.scop.statement(node.statement)
         buffers = tuple(b for b in buffers if s.name in b.inside)
         env = dict(zip(s.loops, node.args, strict=True))
-        target = substitute(s.target, indices=env)
+        # Where data says which element is written, indices are values, and of their type.
+        target = (substitute_value if s.scatters else substitute)(s.target, indices=env)
         assert isinstance(target, Read)
         value = substitute_value(s.value, indices=env)
         # Accesses that coincide here may both be served, from either buffer.

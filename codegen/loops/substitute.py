@@ -25,6 +25,8 @@ def substitute_var(node: LoopNode, var: str, value: Expr) -> LoopNode:
     """The node with a loop variable replaced by an expression, in indices and in values."""
 
     def fix(e: Expr) -> Expr:
+        if isinstance(e, Read):
+            return fix_value(e)
         return simplify(replace_var(e, var, value)) if depends_on(e, var) else e
 
     def fix_value(e: Expr) -> Expr:

@@ -114,14 +114,27 @@ def run_command(
             _profile(compiled.profile(arrays), profile, trace)
         if made is not None:
             files = file_names(tuple(results), ".npy")
-            for name, array in results.items():
-                write_file(made / files[name], npy_bytes(array))
+            contents = {name: npy_bytes(_plain(name, a)) for name, a in results.items()}
+            for name, data in contents.items():
+                write_file(made / files[name], data)
             click.echo(f"written   {', '.join(files.values())} to {made}")
     if reference is None:
         return 0
     comparison = compiled.compare(reference, arrays)
     click.echo(f"compared  {printable(str(comparison))}")
     return 0 if comparison.agrees else 1
+
+
+def _plain(name: str, result: Any) -> Array:
+    """A result as an array that a file can hold; strings have a fixed length there.
+
+    Raises
+    ------
+    ArgumentError : it is no tensor.
+    """
+    if not isinstance(result, np.ndarray):
+        raise ArgumentError(f"output {name} is no tensor, which --output-dir cannot write")
+    return result.astype(str) if result.dtype == object else result
 
 
 def input_arrays(words: tuple[str, ...], option: str = "--input") -> dict[str, Array]:

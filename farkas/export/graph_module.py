@@ -12,7 +12,7 @@ import numpy as np
 from codegen.c.convention import SERIAL, Convention
 from codegen.c.function import identifier
 from codegen.c.module import Module, Parameter
-from codegen.c.reserved_words import is_reserved
+from codegen.c.reserved_words import CPP_RESERVED, is_reserved
 from codegen.c.thread_memory import NAME as MEMORY
 from codegen.pipeline import CPU
 from codegen.routines.forms import c_routine
@@ -186,7 +186,7 @@ def names_in_c(module: str, values: Sequence[str]) -> list[str]:
     taken = {*_TAKEN, module, MEMORY}
     for value in values:
         base = identifier(value)
-        if is_reserved(base) or base.startswith(("fk_", "_")):
+        if is_reserved(base, CPP_RESERVED) or base.startswith(("fk_", "_")):
             base = f"v_{base.lstrip('_')}"
         numbered = (base if k == 1 else f"{base}_{k}" for k in count(1))
         name = next(n for n in numbered if n not in taken)

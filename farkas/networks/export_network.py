@@ -101,6 +101,12 @@ def _selftest(made: Exported, run: Run, given: Mapping[str, Any], values: Mappin
     sizes: dict[str, int] = {**made.examples}
     for port in made.module.inputs:
         if port.label in fixed:
+            if fixed[port.label].ndim != len(port.shape):
+                given_shape = list(fixed[port.label].shape)
+                raise ArgumentError(
+                    f"selftest: input '{port.label}' has {len(port.shape)} dimensions, and not the "
+                    f"shape {given_shape}"
+                )
             pairs = zip(port.shape, fixed[port.label].shape, strict=True)
             sizes |= {e: n for e, n in pairs if isinstance(e, str)}
     draw = np.random.default_rng(0)

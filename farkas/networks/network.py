@@ -67,9 +67,18 @@ class Origin:
         """
         from frontends.onnx import open_model
 
+        self.check()
+        return open_model(self.model).giving(self.outputs).taking(self.passed)
+
+    def check(self) -> None:
+        """Check that the model is what it was.
+
+        Raises
+        ------
+        ModelError : it has changed since.
+        """
         if self.digest is not None and model_digest(self.model) not in (self.digest, None):
             raise changed(self.model)
-        return open_model(self.model).giving(self.outputs).taking(self.passed)
 
     def passing(self, names: Collection[str]) -> Origin | None:
         """The same with further inputs passed; None if not all are inputs with defaults."""
@@ -372,6 +381,7 @@ class Network:
         """
         from farkas.networks.export_network import export_network
 
+        self.origin.check()
         return export_network(
             self.origin.model, path, self.run, weights=weights, selftest=selftest, name=name,
             to=to, version=version, cc=cc, isa=isa, shapes=self.origin.shapes, examples=examples,

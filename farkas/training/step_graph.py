@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -115,7 +115,7 @@ def step_graph(
     """
     outputs = [o for o in graph.outputs if o not in running.values()]
     built = Builder(replace(graph, outputs=tuple(outputs)))
-    loss, passed = _add_loss(built, training.loss)
+    loss, passed = _add_loss(built, training.loss, {*weights, *running})
     found = graph_gradient(built.whole([loss]), loss, list(weights.values()))
     for label, weight in weights.items():
         if training.of is not None and weight not in found.gradients:
@@ -188,8 +188,11 @@ def _add_updates(
     return state, results, labels
 
 
-def _add_loss(built: Builder, loss: str) -> tuple[str, tuple[str, ...]]:
-    """The value of the loss, and the labels of what is passed for it."""
+def _add_loss(built: Builder, loss: str, stored: Collection[str]) -> tuple[str, tuple[str, ...]]:
+    """The value of the loss, and the labels of what is passed for it.
+
+    stored : the labels of initializers, which nothing that is passed may have
+    """
     program = parse_program(loss_text(loss))
     outputs = {built.graph.label(o): o for o in built.graph.outputs}
     own = [t.name for t in program.inputs if t.name in outputs]
@@ -199,6 +202,11 @@ def _add_loss(built: Builder, loss: str) -> tuple[str, tuple[str, ...]]:
         raise ArgumentError(f"the loss {program.name} has to have one scalar result")
     flat = {}
     for t in program.inputs:
+        if t.name in stored and t.name not in outputs:
+            raise ArgumentError(
+                f"the loss {program.name} takes {t.name}, which is an initializer of the network: "
+                "what is passed to each step needs another name"
+            )
         if t.name in outputs:
             flat[t.name] = _flattened(built, outputs[t.name], t)
     sizes = _sizes_of(program, {n: built.values[v] for n, v in flat.items()})

@@ -11,9 +11,11 @@ every input, and what would compute it is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import isfinite
 
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, indices_of, reads_of, substitute
 from poly.ir.program import Program, Statement
@@ -51,7 +53,10 @@ def cancelling(program: Program, of: Iterable[str]) -> frozenset[str]:
         s.target.tensor for s in program.statements if s.op in ("max=", "min=") and s.init
     }
     outputs = frozenset(of)
-    return frozenset(m for m in candidates & temps if _cancels(program, m, outputs))
+    written = Counter(s.target.tensor for s in program.statements)
+    return frozenset(
+        m for m in candidates & temps if written[m] == 1 and _cancels(program, m, outputs)
+    )
 
 
 def _cancels(program: Program, m: str, outputs: frozenset[str]) -> bool:
@@ -156,6 +161,8 @@ def _product(fn: str, args: tuple[Expr, ...], a: _Change, b: _Change) -> _Change
     if a.shift or b.shift:
         factor = args[1] if a.shift else args[0]
         if not isinstance(factor, Const) or a.scale or b.scale or (fn == "div" and b.shift):
+            raise _UnknownError
+        if not isfinite(factor.value) or (fn == "div" and not factor.value):
             raise _UnknownError
         k = Fraction(factor.value)
         return _Change(shift=_times(a.shift or b.shift, 1 / k if fn == "div" else k))

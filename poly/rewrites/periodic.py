@@ -157,7 +157,8 @@ def _parts(s: Statement, labels: set[str]) -> list[Statement]:
     pieces = list(pairwise(ends))
     if not 1 < len(pieces) <= MOST_CUTS + 1 or max(b - a for a, b in pieces) < LEAST:
         return [s]
-    return [_part(s, last.name, a, b, fresh_statement(f"{s.name}_{a}", labels)) for a, b in pieces]
+    names = [fresh_statement(f"{s.name}_{a}".replace("-", "m"), labels) for a, _ in pieces]
+    return [_part(s, last.name, a, b, name) for (a, b), name in zip(pieces, names, strict=True)]
 
 
 def _wrapping(s: Statement, loop: str) -> Iterator[Op]:

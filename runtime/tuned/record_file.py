@@ -141,7 +141,7 @@ class RecordFile:
             ) from error
 
     def _check_machine(self, line: bytes) -> None:
-        with contextlib.suppress(ValueError, AttributeError):
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
             if json.loads(line).get("machine") == self.description:
                 return
         raise TuningError("these are not records of this machine")

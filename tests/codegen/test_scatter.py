@@ -105,3 +105,25 @@ def test_columns_run_in_parallel() -> None:
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(fk.LanguageError, match=message):
         fk.parse(text)
+
+
+@pytest.mark.parametrize(("loop", "schedule"), [("5:6", None), ("0:8", "unroll S1: i")])
+def test_an_index_in_a_place_is_of_64_bits(loop: str, schedule: str | None) -> None:
+    """Also where the loop is a number in code: 8 bits would wrap."""
+    kernel = fk.compile(
+        "def f(int8 I[8], float32 X[8]) -> (float32 Z[600]) { Z[k] = 0\n"
+        f"Z[I[i]*i] += X[i] where i in {loop} }}",
+        schedule=schedule,
+    )
+    given = {"I": np.full(8, 100, np.int8), "X": np.ones(8, np.float32)}
+    np.testing.assert_array_equal(kernel(*given.values()), fk.evaluate(kernel.program, given)["Z"])
+
+
+@pytest.mark.parametrize("factor", ["3/2", "1/3 * 6"])
+def test_numbers_in_a_place_of_floats(factor: str) -> None:
+    place = f"int64(F[n] * ({factor}))"
+    text = f"def f(float32 X[64,32], float32 F[8]) -> (Y) {{ Y[n,d] = X[{place}, d] }}"
+    kernel = fk.compile(text)
+    rows = np.repeat(np.arange(64, dtype=np.float32)[:, None], 32, 1)
+    given = {"X": rows, "F": np.full(8, 2, np.float32)}
+    np.testing.assert_array_equal(kernel(*given.values()), fk.evaluate(kernel.program, given)["Y"])

@@ -66,6 +66,16 @@ def test_names_in_a_model(name: str, tmp_path: Path) -> None:
     close({n.removesuffix(name): a for n, a in results.items()}, expected)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_names_in_exported_code(name: str, tmp_path: Path) -> None:
+    made = fk.export_onnx(hostile_model(name), tmp_path / "net.c", isa="generic", selftest=True)
+    written = {p.name: p.read_text() for p in tmp_path.iterdir()}
+    assert len(written) == 3 and made.header in written.values()
+    code = without_comments(made.header, trigraphs=True)
+    assert made.header.isascii() and "HOSTILE" not in re.sub(r"\bv?_*\w*HOSTILE\w*", "", code)
+    assert not re.search(r"\b(system|HOSTILE)\s*\(", code)
+
+
 @pytest.mark.parametrize("name", [*NAMES, "", "3", "a b", "int", "exp", 3])
 def test_the_name_of_a_program(name: str) -> None:
     """It stands in the program's text, so it is a name of the language or refused."""

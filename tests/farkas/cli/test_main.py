@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 
 import farkas as fk
@@ -86,6 +87,29 @@ def test_what_compile_emits_is_taken_again(cli: Cli) -> None:
     first = cli("compile", "mm.fk").stdout
     assert cli("compile", "again.fk", "--using", "mm.sched").stdout == first
     assert cli("check", "mm.fk", "mm.sched").exit_code == 0
+
+
+def test_outputs_that_are_no_numbers(cli: Cli) -> None:
+    """Strings are written with a fixed length; nothing is if an output is no tensor."""
+    info, domain = onnx.helper.make_tensor_value_info, "ai.onnx.ml"
+    names = onnx.helper.make_node("LabelEncoder", ["x"], ["y"], domain=domain, keys_int64s=[0, 1],
+                                  values_strings=["cat", "horse"])  # fmt: skip
+    maps = onnx.helper.make_node("ZipMap", ["s"], ["z"], domain=domain, classlabels_int64s=[3, 5])
+    inputs = [info("x", onnx.TensorProto.INT64, [2]), info("s", onnx.TensorProto.FLOAT, [1, 2])]
+    outputs = [info("y", onnx.TensorProto.STRING, [2]), onnx.ValueInfoProto(name="z")]
+    opsets = [onnx.helper.make_opsetid(*o) for o in (("", 17), (domain, 2))]
+    np.save("x.npy", np.array([1, 0]))
+    for nodes, count in (([names], 1), ([names, maps], 2)):
+        graph = onnx.helper.make_graph(nodes, "g", inputs[:count], outputs[:count])
+        onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), "m.onnx")
+        words = ["run", "m.onnx", "--input", "x=x.npy", "--random", "--output-dir", f"out{count}"]
+        result = cli(*words)
+        if count == 1:
+            assert result.exit_code == 0
+            assert np.load("out1/y.npy").tolist() == ["horse", "cat"]
+        else:
+            assert result.exit_code == 1 and "output z is no tensor" in result.stderr
+            assert not Path("out2").exists() or not list(Path("out2").iterdir())
 
 
 def test_compile_a_library(cli: Cli) -> None:

@@ -219,6 +219,43 @@ def test_the_selftest(separate: bool, threads: str, tmp_path: Path) -> None:
         assert subprocess.run(words[:1], capture_output=True).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [("template", "new"), ("index", "n"), ("time", "start"), ("bad", "a"), ("class", "bool"),
+     ("nullptr", "y"), ("printf", "difference")],
+)  # fmt: skip
+def test_names_of_c_and_cpp(given: str, made: str, tmp_path: Path) -> None:
+    """Words of C++ and of later C, functions of C, and names in the selftest."""
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", [given], [made])], "g",
+        [info(given, TensorProto.FLOAT, [4])], [info(made, TensorProto.FLOAT, [4])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    fk.export_onnx(model, tmp_path / "net.c", isa="generic", selftest=True)
+    line = ["gcc", *FLAGS, "net.c", "net_test.c", "-lm", "-o", "net"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "net"], capture_output=True).returncode == 0
+    words = ["g++", "-fsyntax-only", "-x", "c++", "-"]
+    subprocess.run(words, cwd=tmp_path, input=b'#include "net.h"', check=True)
+
+
+def test_a_selftest_of_another_rank(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"'a-b' has 4 dimensions, and not the shape \[3\]"):
+        fk.export_onnx(MODEL, tmp_path / "net.c", selftest={"a-b": np.zeros(3, np.float32)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "m.onnx"
+    file.write_bytes(MODEL.SerializeToString())
+    compiled = fk.compile_onnx(file)
+    file.write_bytes(network(3).SerializeToString())
+    with pytest.raises(ModelError, match="has changed since it was loaded"):
+        compiled.export(tmp_path / "net.c", isa="generic")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
 def reshaping() -> ModelProto:
     """A network whose second input decides about the shape of its output."""
     node = helper.make_node("Reshape", ["x", "to"], ["y"])

@@ -239,6 +239,11 @@ def test_saving_and_going_on(tmp_path: Path) -> None:
             fk.GradientError, "the loss depends on no initializer by floats",
         ),
         (
+            fk.Training("def f(float32 scores[N,C], float32 W1[A,B]) -> (L) {"
+                        " L[] +=! scores[n,c] * W1[0,0] }"),
+            fk.ArgumentError, "the loss f takes W1, which is an initializer of the network",
+        ),
+        (
             fk.Training("mse", fk.Optimiser("W[i] = W[i] - rate[] * Q[i]", {}, {"rate": 0.1})),
             fk.LanguageError, "Q",
         ),

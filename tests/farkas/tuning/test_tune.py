@@ -340,9 +340,10 @@ def test_export_and_import(won: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert import_records(tmp_path / "out.jsonl") == (0, 1, [])
     assert len(records_here().winners()) == 1
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
-    (tmp_path / "other.jsonl").write_text("\n".join(['{"machine": "another"}', *lines[1:], ""]))
-    added, known, (problem,) = import_records(tmp_path / "other.jsonl")
-    assert (added, known) == (0, 0) and "not records of this machine" in str(problem)
+    for head in ('{"machine": "another"}', "[" * 200_000):
+        (tmp_path / "other.jsonl").write_text("\n".join([head, *lines[1:], ""]))
+        added, known, (problem,) = import_records(tmp_path / "other.jsonl")
+        assert (added, known) == (0, 0) and "not records of this machine" in str(problem)
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(fk.FarkasError, match="has no records"):
         import_records(tmp_path / "empty.jsonl")

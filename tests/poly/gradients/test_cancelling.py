@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import farkas as fk
@@ -45,3 +46,23 @@ SOFTMAX = "E[i,j] = exp(X[i,j] - m[i])\nt[i] +=! E[i,j]"
 def test_what_cancels(rest: str, cancels: bool) -> None:
     text = f"def f(float64 X[N,N]) -> (Y) {{ m[i] max=! X[i,j]\n{rest} }}"
     assert cancelling(fk.parse(text), ["Y"]) == (frozenset({"m"}) if cancels else frozenset())
+
+
+def test_two_maxima_in_one_temporary() -> None:
+    """E over F does not change with a maximum that both have in common, of which there is none."""
+    text = """def f(float64 A[N,M], float64 B[N,M]) -> (Y) {
+        m[i] max=! A[i,j]
+        E[i] = exp(A[i,0] - m[i])
+        m[i] max=! B[i,j]
+        F[i] = exp(B[i,0] - m[i])
+        Y[i] = E[i] / F[i] }"""
+    gradient = fk.grad(text, wrt="A", of="Y")
+    given = {"A": np.array([[1.0, 3]]), "B": np.array([[1.0, 5]]), "dY": np.ones(1)}
+    (found,) = fk.evaluate(gradient, given).values()
+    np.testing.assert_allclose(found, np.exp(2) * np.array([[1, -1]]))
+
+
+@pytest.mark.parametrize("factor", ["* inf", "* nan", "/ 0.0"])
+def test_factors_that_scale_to_no_number(factor: str) -> None:
+    text = f"def f(float32 X[N,M]) -> (Y) {{ m[i] max=! X[i,j]\nY[i] = m[i] {factor} }}"
+    assert "dX" in str(fk.grad(text))

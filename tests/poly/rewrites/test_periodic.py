@@ -180,3 +180,11 @@ def test_a_shift_is_read(text: str, expected: str) -> None:
 def test_what_stays_written(text: str, why: str) -> None:
     program = parse_program(f"def f(float32 X[7]) -> (float32 Y[7]) {{ Y[i] = 0\n {text} }}")
     assert shifted(program).statements == program.statements, why
+
+
+def test_a_ring_of_a_loop_that_begins_below_0() -> None:
+    ring = fk.compile(
+        "def f(float32 X[64]) -> (Y) { Y[j] = X[(j+1) % 64] where j in -5:64, j >= 0 }"
+    )
+    x = np.arange(64, dtype=np.float32)
+    np.testing.assert_array_equal(ring(x), np.roll(x, -1))

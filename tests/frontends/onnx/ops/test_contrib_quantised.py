@@ -91,7 +91,10 @@ def refused(model: onnx.ModelProto) -> str:
 @pytest.mark.parametrize("domain", [DOMAIN, ""])
 def test_schemas_are_those_of_onnx_runtime(domain: str) -> None:
     """Names, options and types of operands, and names and types of attributes."""
-    theirs = {s.name: s for s in ort_state.get_all_operator_schema() if s.domain == domain}
+    theirs = {
+        s.name: s for s in ort_state.get_all_operator_schema()
+        if s.domain == domain and not onnx.defs.has(s.name, s.since_version, domain)
+    }  # fmt: skip
     names = added_operators(domain)
     assert names <= {*supported_operators(domain)}
     for name in names:
