@@ -72,7 +72,8 @@ def compile_graph(
     for node in reasons:
         if reasons[node] is None and _has_signs(node, saved):
             reasons[node] = "the signs of singular and eigenvectors are LAPACK's"
-    kept = {n for n, why in reasons.items() if why is not None} | _views_that_leave(module.graph)
+    kept = {n for n, why in reasons.items() if why is not None}
+    kept |= _views_that_show(module.graph, kept)
     while True:
         parts, excluded = _compiled_parts(module, kept, threads)
         if not excluded:
@@ -116,8 +117,8 @@ def why_kept(node: Any) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def _views_that_leave(graph: Any) -> set[Any]:
-    """Views whose memory shows.
+def _views_that_show(graph: Any, kept: set[Any]) -> set[Any]:
+    """Views whose memory shows; `kept` are nodes that stay with torch.
 
     Those of inputs that are results share the inputs' memory, which costs nothing, and results that
     are views of the same tensor share its.  What is read at strides has to lie as torch has it.
@@ -128,8 +129,8 @@ def _views_that_leave(graph: Any) -> set[Any]:
     for chain, base in results.values():
         if base.op == "placeholder" or count[base] > 1:
             found.update(chain)
-    for node in graph.nodes:
-        if "as_strided" in str(node.target) and why_kept(node) is not None:
+    for node in kept:
+        if "as_strided" in str(node.target):
             found.update(*(_viewed(given)[0] for given in node.all_input_nodes))
     return found
 

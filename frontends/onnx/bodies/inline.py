@@ -22,7 +22,7 @@ from onnx import (
 from onnx import numpy_helper as nh
 from onnx.helper import make_opsetid
 
-from frontends.onnx.core.graph_names import captured_names, defined_names
+from frontends.onnx.core.graph_names import captured_names, defined_names, subgraphs
 from frontends.onnx.core.narrow_types import load_external
 from frontends.onnx.core.node import Scope
 from frontends.onnx.core.stages import Array
@@ -161,11 +161,9 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """The stored tensors of a graph and of the graphs in its nodes."""
     yield from graph.initializer
     for inner in graph.node:
-        for attribute in inner.attribute:
-            if attribute.type == _A.TENSOR:
-                yield attribute.t
-            for part in [attribute.g] if attribute.type == _A.GRAPH else attribute.graphs:
-                yield from _tensors(part)
+        yield from (a.t for a in inner.attribute if a.type == _A.TENSOR)
+        for part in subgraphs(inner):
+            yield from _tensors(part)
 
 
 def body_model(
