@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -41,6 +44,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(path.parts[0] if len(path.parts) > 1 else "house")
         if path.as_posix() in FAST and item.get_closest_marker("slow") is None:
             item.add_marker("fast")
+
+
+@pytest.fixture(scope="session")
+def generators() -> list[np.random.Generator]:
+    """All from which modules of tests draw numbers."""
+    modules = [m for name, m in [*sys.modules.items()] if name.startswith("tests.")]
+    return [g for m in modules for g in vars(m).values() if isinstance(g, np.random.Generator)]
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request: pytest.FixtureRequest, generators: list[np.random.Generator]) -> None:
+    """Draw numbers that depend on a test's name alone, not on the tests that ran before it."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    for generator in generators:
+        generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 @pytest.hookimpl(wrapper=True)

@@ -47,6 +47,7 @@ def grad(
     ------
     GradientError : a tensor without a gradient, a program that cannot be reversed, or states that
         cannot be computed again.
+    ArgumentError : neither a text nor a program.
     LanguageError : a mistake in the text.
     """
     from poly.gradients.reverse import gradient
@@ -85,7 +86,7 @@ def _differentiated(
 ) -> Program:  # fmt: skip
     from poly.gradients.request import named
 
-    source = parse(program, dtypes=dtypes) if isinstance(program, str) else program
+    source = program if isinstance(program, Program) else parse(program, dtypes=dtypes)
     inputs, outputs = named(source, wrt, of)
     return how(source, inputs, outputs, with_values)
 

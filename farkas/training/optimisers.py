@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from poly.errors import ArgumentError
+from poly.ir.dtypes import DTYPES
 
 #: A number, or one for each step, counted from 1.
 Scheduled = float | Callable[[int], float]
@@ -49,12 +50,15 @@ class Optimiser:
         return found
 
     def text(self, dtype: str) -> str:
-        """The program of the rule for weights of an element type."""
-        arrays = ", ".join(f"{dtype} {n}[N]" for n in ("W", "G", *self.kept))
-        scalars = "".join(f", {dtype} {n}[]" for n in self.scalars)
-        return (
-            f"def update({arrays}{scalars}) -> ({', '.join(('W', *self.kept))}) {{\n{self.rule}\n}}"
-        )
+        """The program of the rule for weights of an element type; scalars and what is kept have the
+        type in which these are computed.
+        """
+        wide = DTYPES[dtype].compute
+        kept = "".join(f", {wide} {n}[N]" for n in self.kept)
+        scalars = "".join(f", {wide} {n}[]" for n in self.scalars)
+        results = ", ".join(("W", *self.kept))
+        given = f"{dtype} W[N], {dtype} G[N]{kept}{scalars}"
+        return f"def update({given}) -> ({results}) {{\n{self.rule}\n}}"
 
 
 def SGD(  # noqa: N802

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from farkas.training.losses import loss_text
+from farkas.training.losses import LOSSES, loss_text
 from farkas.training.training import Training
 from frontends.language.parse_program import parse_program
 from poly.errors import ArgumentError, GradientError
@@ -14,6 +14,7 @@ from poly.gradients.apart import without_updates
 from poly.gradients.graph import graph_gradient
 from poly.gradients.statements import Names
 from poly.gradients.tidy import numbered
+from poly.ir.dtypes import FLOAT32, DType
 from poly.ir.expr import Const, Expr, Size, evaluate_int
 from poly.ir.graph import Call, Graph, GraphNode, View, static_shape, verify_graph
 from poly.ir.program import Program, Tensor, fresh_name, specialise
@@ -173,9 +174,9 @@ def _add_updates(
     """What is kept, by its labels, what it becomes, and the labels of the optimiser's scalars; both
     arguments are by labels of weights.
     """
+    dtype = _computed_in(built, weights)
     if training.clip is not None:
-        gradients = _clipped(built, gradients, training.clip)
-    dtype = built.values[next(iter(gradients.values()))].dtype
+        gradients = _clipped(built, gradients, training.clip, dtype)
     taken = {*built.labels.values(), *weights}
     labels = {n: fresh_name(n, taken) for n in training.optimiser.scalars}
     scalars = {n: built.input(label, Tensor(n, dtype, ())) for n, label in labels.items()}
@@ -188,6 +189,17 @@ def _add_updates(
     return state, results, labels
 
 
+def _computed_in(built: Builder, weights: Mapping[str, str]) -> DType:
+    """The type in which all weights change."""
+    types = {built.values[w].dtype.compute: n for n, w in weights.items()}
+    if len(types) > 1:
+        which = " and ".join(f"{n} in {d}" for d, n in types.items())
+        raise ArgumentError(
+            f"the optimiser computes {which}: name those of one type in Training(of=...)"
+        )
+    return next(iter(types))
+
+
 def _add_loss(built: Builder, loss: str, stored: Collection[str]) -> tuple[str, tuple[str, ...]]:
     """The value of the loss, and the labels of what is passed for it.
 
@@ -198,6 +210,8 @@ def _add_loss(built: Builder, loss: str, stored: Collection[str]) -> tuple[str, 
     own = [t.name for t in program.inputs if t.name in outputs]
     if not own:
         outputs = {program.inputs[0].name: built.graph.outputs[0]}
+    if loss in LOSSES:
+        program = _of_floats(program, built.values[outputs[(own or [program.inputs[0].name])[0]]])
     if len(program.outputs) != 1 or program.outputs[0].shape:
         raise ArgumentError(f"the loss {program.name} has to have one scalar result")
     flat = {}
@@ -221,6 +235,20 @@ def _add_loss(built: Builder, loss: str, stored: Collection[str]) -> tuple[str, 
             passed.append(t.name)
     (value,) = built.call(fixed, bound, "loss")
     return value, tuple(passed)
+
+
+def _of_floats(program: Program, like: Tensor) -> Program:
+    """A loss of float32 for an output of other floats, computed in the type that these are."""
+    dtype = like.dtype
+    if not dtype.is_float:
+        return program
+    given = {t.name for t in program.inputs}
+
+    def typed(t: Tensor) -> Tensor:
+        own = dtype if t.name in given else dtype.compute
+        return replace(t, dtype=own) if t.dtype == FLOAT32 else t
+
+    return program.with_tensors(typed, program.statements)
 
 
 def _flattened(built: Builder, value: str, tensor: Tensor) -> str:
@@ -252,27 +280,34 @@ def _sizes_of(program: Program, known: Mapping[str, Tensor]) -> dict[str, int]:
     return found
 
 
-def _clipped(built: Builder, gradients: Mapping[str, str], most: float) -> dict[str, str]:
-    """Gradients whose common length is at most `most`."""
-    dtype = built.values[next(iter(gradients.values()))].dtype
-    squares: list[str] = []
-    for g in gradients.values():
-        count = prod(static_shape(built.values[g]))
-        text = f"def square({dtype} G[{count}]) -> (s) {{ s[] +=! G[i] * G[i] }}"
-        squares += built.call(parse_program(text), [built.view(g, (Const(count),))], "clip")
-    total = squares[0]
-    for s in squares[1:]:
-        text = f"def add({dtype} a[], {dtype} b[]) -> (c) {{ c[] = a[] + b[] }}"
-        (total,) = built.call(parse_program(text), [total, s], "clip")
-    text = f"def scale({dtype} s[]) -> (c) {{ c[] = min(1, {float(most)!r} / (sqrt(s[]) + 1e-6)) }}"
-    (scale,) = built.call(parse_program(text), [total], "clip")
-    found = {}
+def _clipped(
+    built: Builder, gradients: Mapping[str, str], most: float, wide: DType
+) -> dict[str, str]:
+    """Gradients whose common length, which is computed in `wide`, is at most `most`."""
+
+    def call(text: str, *values: str) -> str:
+        (made,) = built.call(parse_program(text), list(values), "clip")
+        return made
+
+    total, flat = "", {}
     for weight, g in gradients.items():
-        shape = built.values[g].shape
-        count = prod(static_shape(built.values[g]))
-        text = f"def clip({dtype} G[{count}], {dtype} c[]) -> (H) {{ H[i] = G[i] * c[] }}"
-        (made,) = built.call(parse_program(text), [built.view(g, (Const(count),)), scale], "clip")
-        found[weight] = built.view(made, shape)
+        dtype, count = built.values[g].dtype, prod(static_shape(built.values[g]))
+        flat[weight] = f"{dtype} G[{count}]", built.view(g, (Const(count),))
+        given, value = flat[weight]
+        text = f"def square({given}) -> ({wide} s[]) {{ s[] +=! {wide}(G[i]) * {wide}(G[i]) }}"
+        square = call(text, value)
+        text = f"def add({wide} a[], {wide} b[]) -> (c) {{ c[] = a[] + b[] }}"
+        total = call(text, total, square) if total else square
+    text = f"def scale({wide} s[]) -> (c) {{ c[] = min(1, {float(most)!r} / (sqrt(s[]) + 1e-6)) }}"
+    scale = call(text, total)
+    found = {}
+    for weight, (given, value) in flat.items():
+        like = built.values[gradients[weight]]
+        out = f"{like.dtype} H[{prod(static_shape(like))}]"
+        made = call(
+            f"def clip({given}, {wide} c[]) -> ({out}) {{ H[i] = G[i] * c[] }}", value, scale
+        )
+        found[weight] = built.view(made, like.shape)
     return found
 
 
@@ -287,7 +322,8 @@ def _add_update(
     program = specialise(parse_program(optimiser.text(str(tensor.dtype))), {"N": int(count.value)})
     pure, _ = without_updates(program, Names(program))
     kept = {f"{label}.{n}": first for n, first in optimiser.kept.items()}
-    values = [built.input(n, tensor) for n in kept]
+    wide = replace(tensor, dtype=tensor.dtype.compute)
+    values = [built.input(n, wide) for n in kept]
     arrays = [built.view(v, (count,)) for v in (weight, gradient, *values)]
     made = built.call(numbered(pure), [*arrays, *scalars.values()], f"update of {label}")
     return kept, [built.view(v, tensor.shape) for v in made]

@@ -120,8 +120,9 @@ class Trainer:
             numbers: dict[str, Any] = {counter: np.int64(number)} if counter else {}
             labels = step.graphs.scalars
             at = self.training.optimiser.at(-(-number // every))
-            scalars = {labels[n]: np.float32(v) for n, v in at.items()}
-            loss = np.empty((), np.float32)
+            types = {p.name: p.dtype.numpy for m in step.models for p in m.inputs}
+            scalars = {labels[n]: np.array(v, types[labels[n]]) for n, v in at.items()}
+            loss = np.empty((), step.models[0].outputs[0].dtype.numpy)
             given = {**batch, **numbers} | ({} if step.graphs.update else scalars)
             self._run(step, 0, given, [loss], threads)
             if step.graphs.update is not None and number % every == 0:

@@ -65,7 +65,8 @@ class Reduction:
         weak = is_weak(s.value)
         #: What a term is, also where it stands beside literals; and as it is stored.
         self._term = _typed(s.value, like.dtype) if weak else s.value
-        self._stored = self._term if weak or value == like.dtype else Cast(like.dtype, s.value)
+        same = value == like.dtype and not value.is_widened
+        self._stored = self._term if weak or same else Cast(like.dtype, s.value)
 
     def passing(self) -> Passing:
         """What it passes on to its terms.
@@ -83,17 +84,23 @@ class Reduction:
         s, result = self._statement, self._values.result(self._statement)
         count = self._temporary("ties")
         element = Read(count.name, s.target.indices)
-        tie = _reaches(self._stored, result)
+        tie = _reaches(self._stored, self._rounded(result))
         more = chosen(tie, ONE, ZERO)
         if s.init:
             counted = (self._made(element, "+=!", more),)
             return Passing(over(ONE, element), tie, made=counted, temps=(count,))
         span, old = self._old()
-        old_tie = _reaches(old, replace(result, indices=span.indices))
+        there = replace(result, indices=span.indices)
+        old_tie = _reaches(self._rounded(old), self._rounded(there))
         before = Read(count.name, span.indices)
         begun = self._over(span, before, chosen(old_tie, ONE, ZERO))
         made = (begun, self._made(element, "+=", more))
         return Passing(over(ONE, element), tie, span, over(ONE, before), old_tie, made, (count,))
+
+    def _rounded(self, element: Read) -> Expr:
+        """An element in the bits that it is declared with, as terms are; it may have more."""
+        dtype = self._like.dtype
+        return Cast(dtype, element) if dtype.is_widened else element
 
     def _other_factors(self) -> Passing:
         """The product of the other factors, which division gives unless a factor is 0.

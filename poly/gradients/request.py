@@ -137,4 +137,8 @@ def dependent(
 
 
 def _names(names: str | Sequence[str] | None, every: Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(every if names is None else names)
+    if names is None or isinstance(names, str):
+        return tuple(every) if names is None else (names,)
+    if not isinstance(names, Iterable):
+        raise GradientError(f"{names!r} names no tensor; there are {', '.join(every)}")
+    return tuple(names)

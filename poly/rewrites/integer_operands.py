@@ -137,12 +137,11 @@ def _factor(
         if not total.is_integer:
             return None
         e, zero = e.args
-        moving = {i for r in reads_of(zero) for x in r.indices for i in indices_of(x)}
         whole = isinstance(zero, Const) and isinstance(zero.value, int)
         if not whole and not (isinstance(zero, Cast) and zero.dtype == INT32):
             return None
         fits = _is_of_8_bits(program, zero)
-        if moving & {*s.reductions}:
+        if {*indices_of(zero)} & {*s.reductions}:
             return None
     converted = isinstance(e, Cast) and e.dtype == total
     read = e.arg if isinstance(e, Cast) and converted else e

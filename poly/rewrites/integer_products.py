@@ -397,11 +397,10 @@ class _Rewriting:
         it is one.
         """
         moved = [i for i in self.s.free if i in indices_of(total)]
-        inner = {i for r in reads_of(shift) for e in r.indices for i in indices_of(e)}
         value = _times(total, shift)
         if number != Const(0):
             value = Op("add", (value, number))
-        if inner - {*moved} or self._is_of_step(value):
+        if {*indices_of(value)} - {*moved} or self._is_of_step(value):
             return value
         renamed = {i: fresh_name(i, self.taken) for i in moved}
         name = fresh_name(f"{self.s.target.tensor}_shift", self.taken)

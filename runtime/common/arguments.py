@@ -49,6 +49,14 @@ class Binding:
     shapes: Mapping[str, Shape]
 
 
+def check_program(program: Program) -> None:
+    """Raise `ArgumentError` for what is no program, as a text, from which `parse` makes one."""
+    if not isinstance(program, Program):
+        raise ArgumentError(
+            f"the program is a {type(program).__name__}, expected a Program, as parse(text) makes"
+        )
+
+
 def bind(program: Program, shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> Binding:
     """Find the value of every size from the inputs' shapes and from sizes given by name.
 

@@ -23,7 +23,7 @@ from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Read, evaluate_int, reads_of
 from poly.ir.program import Program, Range, Statement, Tensor
 from poly.ir.size_values import by_name
-from runtime.common.arguments import bind, check_input
+from runtime.common.arguments import bind, check_input, check_program
 from runtime.reference.scalar_semantics import (
     Array,
     Function,
@@ -94,6 +94,7 @@ def make_scope(
     program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int] | None = None
 ) -> Scope:
     """Checked arrays and sizes: inputs as they are, updated ones copied, the others zero."""
+    check_program(program)
     arrays = by_name("arrays", arrays)
     missing = [t.name for t in program.inputs if t.name not in arrays]
     if missing:

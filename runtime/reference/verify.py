@@ -14,7 +14,7 @@ from poly.ir.cost import extent_of
 from poly.ir.dtypes import DType
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes, by_name
-from runtime.common.arguments import shape_of, undetermined
+from runtime.common.arguments import check_program, shape_of, undetermined
 from runtime.reference.evaluate import run
 from runtime.reference.scalar_semantics import Array
 
@@ -88,6 +88,7 @@ def verify(
     ArgumentError : sizes that do not match, a wrong number of results, or whatever `fn` raises
         for its arguments.
     """
+    check_program(program)
     sizes = all_sizes(program, by_name("sizes", sizes))
     inputs = random_inputs(program, sizes, rng_seed)
     named = {n: sizes[n] for n in undetermined(program) if n in sizes}

@@ -8,6 +8,7 @@ and the schedule stays legal.
 
 from __future__ import annotations
 
+from poly.errors import ArgumentError
 from poly.machine.cpu import Machine, host_machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics
@@ -45,5 +46,14 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
     The result is deterministic for a program and machine.
 
     machine : by default the one that this process runs on
+
+    Raises
+    ------
+    ArgumentError : it is no schedule.
     """
+    if not isinstance(schedule, Schedule):
+        raise ArgumentError(
+            f"the schedule is a {type(schedule).__name__}, expected a Schedule, as "
+            "Schedule.of(parse(text)) makes"
+        )
     return apply_tactics(schedule, machine or host_machine(), CPU_STRATEGY).schedule

@@ -42,6 +42,18 @@ def dense(seed: int = 0, dropout: float = 0.0, norm: bool = False) -> ModelProto
     return network(nodes, weights, {"x": ["N", 5]}, {"scores": ["N", 3]})
 
 
+def of_floats(model: ModelProto, dtype: str) -> ModelProto:
+    """A network of float32 in another type."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    made = ModelProto()
+    made.CopyFrom(model)
+    for t in made.graph.initializer:
+        t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(dtype), t.name))
+    for v in (*made.graph.input, *made.graph.output):
+        v.type.tensor_type.elem_type = kind
+    return made
+
+
 def batch(seed: int = 1, rows: int = 16) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {

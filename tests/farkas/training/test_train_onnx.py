@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import farkas as fk
-from tests.farkas.training.networks import batch, dense
+from tests.farkas.training.networks import batch, dense, of_floats
 
 Weights = dict[str, Any]
 
@@ -81,6 +81,36 @@ def test_optimisers(name: str) -> None:
     assert trainer.losses == found
     for n, a in expected.items():
         np.testing.assert_allclose(trainer.state[n], a, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float16", 5e-3)])
+def test_networks_of_other_floats(dtype: str, tolerance: float, accumulate: int, name: str) -> None:
+    model, data = of_floats(dense(), dtype), batch()
+    data["x"] = data["x"].astype(dtype)
+    training = fk.Training("cross_entropy", OPTIMISERS[name], accumulate=accumulate, clip=100)
+    trainer = fk.train_onnx(model, training, shapes={"N": 16})
+    found = [trainer.step(data) for _ in range(4)][::accumulate]
+    w = weights_of(model)
+    expected = by_hand(name, w, data, 4 // accumulate)
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    state = trainer.state
+    for n, a in w.items():
+        assert state[n].dtype == dtype
+        np.testing.assert_allclose(state[n], a, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("loss", ["mse", "l1", "binary_cross_entropy"])
+def test_losses_of_other_floats(loss: str) -> None:
+    model, data = dense(), batch()
+    found = {}
+    for dtype in ("float32", "float16", "float64"):
+        goal = np.linspace(0, 1, 48).reshape(16, 3).astype(dtype)
+        trainer = fk.train_onnx(of_floats(model, dtype), fk.Training(loss), shapes={"N": 16})
+        found[dtype] = trainer.step({"x": data["x"].astype(dtype), "targets": goal})
+    np.testing.assert_allclose(found["float64"], found["float32"], rtol=1e-6)
+    np.testing.assert_allclose(found["float16"], found["float32"], rtol=2e-3)
 
 
 def test_a_rule_of_ones_own_and_a_schedule() -> None:

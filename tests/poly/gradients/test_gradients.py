@@ -71,3 +71,29 @@ def test_kernels_of_gradients(name: str, exact: bool) -> None:
             np.testing.assert_allclose(
                 array, expected[t.name], rtol=1e-4, atol=1e-5, err_msg=t.name
             )
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m[i] max=! X[i,j] * Z[i,j]",
+        "m[i] min=! X[i,j] * Z[i,j]",
+        "t[i] max=! X[i,j] * Z[i,j]; m[i] = t[i] * 1",
+        "t[i,j] = X[i,j] * Z[i,j]; m[i] max=! t[i,j]",
+        "m[i] = -100 where i in 0:N; m[i] max= X[i,j] * Z[i,j]",
+    ],
+)
+def test_maxima_that_are_rounded(body: str, dtype: str, exact: bool) -> None:
+    rng = np.random.default_rng(4)
+    text = f"def f({dtype} X[N,M], {dtype} Z[N,M]) -> ({dtype} m[N]) {{ {body} }}"
+    kernel = fk.compile(fk.value_and_grad(text, wrt="X"), exact=exact)
+    kind = fk.DTYPES[dtype].numpy
+    x, z = (rng.standard_normal((8, 9)).astype(kind) for _ in "XZ")
+    _, found = kernel(x, z, np.ones(8, kind))
+    products = x.astype(float) * z.astype(float)
+    at = products.argmin(1) if "min" in body else products.argmax(1)
+    expected = np.zeros((8, 9))
+    expected[np.arange(8), at] = z[np.arange(8), at]
+    np.testing.assert_allclose(found.astype(float), expected, rtol=1e-2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import farkas as fk
@@ -19,6 +21,7 @@ PLAIN = "def f(float32 X[N], int32 I[N], float32 Z[N]) -> (Y, J) { Y[i] = X[i] *
         (PLAIN, "X", "J", "output J is int32: only floats have gradients"),
         (PLAIN, "Z", "Y", "Y does not depend on Z"),
         (PLAIN, ["X", "X"], "Y", "input X is named twice"),
+        (PLAIN, 5, "Y", "5 names no tensor; there are X, I, Z"),
         (PLAIN, [], "Y", "a gradient needs an input: there are X, I, Z"),
         (PLAIN, "X", [], "a gradient needs an output: there are Y, J"),
         (
@@ -79,3 +82,9 @@ def test_mistakes_in_texts_are_those_of_the_language() -> None:
         fk.grad("def f(float32 X[N]) -> (Y) { Y[i] = X[i }")
     with pytest.raises(fk.ArgumentError, match="the element type of A, B is not known"):
         fk.grad("ij,jk->ik")
+
+
+@pytest.mark.parametrize("how", [fk.grad, fk.value_and_grad, fk.jvp])
+def test_what_is_no_program(how: Callable[..., object]) -> None:
+    with pytest.raises(fk.ArgumentError, match="the text is a Kernel, expected a string"):
+        how(fk.compile("Y[i] = X[i]"))

@@ -87,6 +87,21 @@ def test_products(value: str, types: str, k: int, extensions: tuple[str, ...]) -
     assert int(r.hi.value) % group == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("extensions", [EXTENSIONS, PAIRS])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "(int32(A[i,k]) - int32(k)) * int32(B[k,j])",
+        "(int32(A[i,k]) - int32(i)) * int32(B[k,j])",
+        "(int32(A[i,k]) - int32(j)) * (int32(B[k,j]) - int32(i))",
+        "(int32(A[i,k]) - int32(i + k)) * (int32(B[k,j]) - int32(j))",
+        "(int32(A[i,k]) - 3) * (int32(B[k,j]) - int32(i))",
+    ],
+)
+def test_zero_points_that_move(value: str, extensions: tuple[str, ...]) -> None:
+    same(product("uint8", "int8", 16, value), extensions, M=5)
+
+
 def test_what_an_instruction_takes_stays() -> None:
     for program in (product("uint8", "int8", 64, PLAIN), product("int8", "uint8", 8, PLAIN)):
         assert integer_products(program, EXTENSIONS) == program

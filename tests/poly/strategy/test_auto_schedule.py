@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from codegen.c.function import emit_function
 from codegen.pipeline import CPU
 from frontends.language.einsum import einsum_program
+from poly.errors import ArgumentError
 from poly.ir.dtypes import FLOAT32
 from poly.ir.program import Program, specialise
 from poly.machine.cpu import Machine, host_machine
@@ -275,3 +276,8 @@ def test_long_columns_are_summed_a_few_rows_at_a_time(text: str, steps: str | No
     found = str(auto_schedule(schedule(text)))
     assert ("by 16" in found) == (steps is not None)
     assert steps is None or (f"split {steps}" in found and "distribute S0: j" in found)
+
+
+def test_what_is_no_schedule() -> None:
+    with pytest.raises(ArgumentError, match=r"is a Program, expected a Schedule, as Schedule\.of"):
+        auto_schedule(program(MATMUL))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from poly.ir.expr import Cast, Const
 from runtime.reference import evaluate as reference
 from runtime.reference.evaluate import evaluate, run
 from runtime.reference.interpret import instances
+from runtime.reference.verify import verify
 from tests.runtime.programs import (
     C,
     H,
@@ -334,3 +336,9 @@ def test_scalars() -> None:
     f = program([s0], [tensor("X")], [tensor("Y")])
     got = evaluate(f, {"X": np.array(2, np.float32)})["Y"]
     assert got.shape == () and got == 3
+
+
+@pytest.mark.parametrize("function", [evaluate, verify])
+def test_what_is_no_program(function: Callable[..., object]) -> None:
+    with pytest.raises(ArgumentError, match="is a str, expected a Program, as parse"):
+        function("def f(float32 X[N]) -> (Y) { Y[i] = X[i] }", {})
