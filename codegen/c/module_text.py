@@ -129,17 +129,17 @@ def _included(module: Module) -> list[str]:
     return lines
 
 
-def command(module: Module, cc: str = "cc", has_test: bool = False) -> str:
-    """How to compile the file; with its test, to a program.
+def command(module: Module, cc: str = "cc", files: Sequence[str] = ()) -> str:
+    """How to compile a file, or with that of its test, to a program; the file is named like the
+    module, if not said.
 
     gcc would note how vectors are passed to functions, but all of these are inlined.
     """
     openmp = ["-fopenmp"] if module.has_openmp else []
     words = [cc, "-O2", "-Wno-psabi", *openmp, *module.flags]
-    if not has_test:
-        return " ".join([*words, "-c", f"{module.name}.c"])
+    if len(files) < 2:
+        return " ".join([*words, "-c", *(files or [f"{module.name}.c"])])
     threads = ["-pthread"] if module.has_team and not module.has_openmp else []
-    files = [f"{module.name}.c", f"{module.name}_test.c"]
     return " ".join([*words, *threads, *files, "-lm", "-o", module.name])
 
 

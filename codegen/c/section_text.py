@@ -107,7 +107,11 @@ def _closed() -> list[str]:
 def architecture_guard(isas: Sequence[Isa]) -> list[str]:
     """Lines that refuse processors that none of some instruction sets is for."""
     if any(not isa.architecture for isa in isas):
-        return []
+        return [
+            "#if defined __BYTE_ORDER__ && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__",
+            '#error "this code is for processors that store the least byte first"',
+            "#endif",
+        ]
     needed = dict.fromkeys(isa.architecture for isa in isas)
     tests = " && ".join(f"!defined({macro})" for macro in needed)
     names = ", ".join(isa.name for isa in isas)

@@ -74,7 +74,7 @@ def _sources(made: Exported, folder: Path, more: str) -> list[str]:
     if inside:
         files["weights.bin"] = module.weights
     if more:
-        files["more.c"] = more.encode()
+        files["in-addition.c"] = more.encode()  # no module has this name
     try:
         for name, data in files.items():
             Path(folder, name).write_bytes(data)

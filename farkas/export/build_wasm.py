@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +68,7 @@ def javascript(made: Exported, code: str, weights: str) -> str:
     module = made.module
     fixed = {label: list(data) for label, data in fixed_inputs(made).items()}
     text = Path(__file__).with_name("wasm_face.mjs").read_text()
-    for name, value in {
+    values = {
         "INPUTS": _table(module, module.inputs),
         "OUTPUTS": _table(module, module.outputs),
         "SIZES": json.dumps([*module.sizes.values()]),
@@ -77,8 +78,9 @@ def javascript(made: Exported, code: str, weights: str) -> str:
         "WORKSPACE": str(made.workspace),
         "WEIGHTS_BYTES": str(len(made.weights)),
         "FIXED": json.dumps(fixed),
-    }.items():
-        text = text.replace(f"@{name}@", value)
+    }
+    # All at once: a label may look like what is replaced.
+    text = re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
     return f"// {module.about[0]}\n{text}"
 
 

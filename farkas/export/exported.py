@@ -130,10 +130,10 @@ class Exported:
         if not self.module.sizes:
             bound = self.module.bound
             lines[0] += f": workspace {self.workspace} bytes ({bound} are the least of any plan)"
-        texts = [path for path in self.files if path.suffix == ".c"]
+        texts = [path.name for path in self.files if path.suffix == ".c"]
         if texts:
             cc = compiler_name([section.isa for section in self.module.sections])
-            lines.append(f"compile with: {command(self.module, cc, has_test=len(texts) > 1)}")
+            lines.append(f"compile with: {command(self.module, cc, texts)}")
         return "\n".join(lines)
 
 

@@ -163,7 +163,8 @@ def check_name(name: str) -> None:
     ------
     ArgumentError : it is no identifier of C, or is reserved.
     """
-    if identifier(name) != name or is_reserved(name) or name.startswith(("fk_", "_")):
+    reserved = name == "fk" or name.startswith(("fk_", "_")) or is_reserved(name)
+    if identifier(name) != name or reserved:
         raise ArgumentError(
             f"{name!r} cannot be the name of the exported functions: it has to be an identifier "
             "of C that is not reserved; pass another one as name"

@@ -37,6 +37,7 @@ from frontends.aten.layouts import Order
 from frontends.aten.registry import find_lowering
 from frontends.aten.values import PARTS, Complex, Ref, Unsupported, described
 from frontends.onnx.core.own_models import Declared, model_bytes
+from poly.ir.program import fresh_name
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def convert(
     beyond = [check.message for check in e.checks if check.error is None]
     if beyond and not checked:
         raise Unsupported(f"what torch has to compute for some elements: {beyond[0]}")
-    names = [f"{n.name}.out" if checked else n.name for n in outputs]
+    taken = {n.name for n in (*inputs, *kept)}
+    names = [f"{n.name}.out" if checked else fresh_name(n.name, taken) for n in outputs]
     for node, name, order in zip(outputs, names, results, strict=True):
         found[node] = _passed_back(e, found[node], node.name, name, order)
     checks = e.checks if checked else []

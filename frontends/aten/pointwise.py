@@ -463,11 +463,11 @@ def expm1(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
 
 @lowering("hypot.default")
 def hypotenuse(e: Emitter, a: Arguments, outs: list[Ref]) -> Ref:
-    """sqrt(x^2 + y^2) without overflow."""
+    """sqrt(x^2 + y^2) without overflow; inf beside NaN is inf, as in C."""
     high, low = "max(abs({self}), abs({other}))", "min(abs({self}), abs({other}))"
     text = (
-        f"select({high} == 0 or isinf({high}), {high},"
-        f" {high} * sqrt(1 + ({low} / {high}) * ({low} / {high})))"
+        f"select(isinf({{self}}) or isinf({{other}}), inf, select({high} == 0, {high},"
+        f" {high} * sqrt(1 + ({low} / {high}) * ({low} / {high}))))"
     )
     return computed(e, text, a, outs[0])
 

@@ -172,6 +172,14 @@ def test_wheels_run_where_there_is_numpy_alone(
     assert done.stdout == "right\n", done.stdout + done.stderr
 
 
+def test_a_wheel_with_any_name(tmp_path: Path) -> None:
+    made = fk.export_onnx(MODEL, tmp_path, to="wheel", name="more")
+    install(*made.files, tmp_path / "site")
+    library = tmp_path / "site" / "more" / "libmore.so"
+    named = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
+    assert " T more_run\n" in named.stdout
+
+
 def test_a_wheel_is_what_it_says(tmp_path: Path) -> None:
     paths = []
     for n in "ab":
@@ -276,21 +284,21 @@ def test_webassembly(separate: bool, tmp_path: Path) -> None:
 NUMBERED = """\
 import { load } from "./net.mjs";
 const net = await load(), x = new Float32Array([1, 2, 3]), y = new Float32Array([10]);
-const found = net.run({ x, 7: y });
+const found = net.run({ "@SIZES@": x, 7: y });
 console.log(JSON.stringify({ 2: [...found[2]], 1: [...found[1]] }));
 """
 
 
 def numbered(weights: bool) -> onnx.ModelProto:
-    """A model of values whose names are numbers, in falling order."""
+    """A model of values whose names are numbers, in falling order, and of a mark in the text."""
     nodes = [
-        onnx.helper.make_node("Add", ["x", "7"], ["2"]),
+        onnx.helper.make_node("Add", ["@SIZES@", "7"], ["2"]),
         onnx.helper.make_node("Mul", ["7", "factor" if weights else "7"], ["1"]),
     ]
     port = onnx.helper.make_tensor_value_info
     factor = [onnx.numpy_helper.from_array(np.array([2, 3], np.float32), "factor")]
     graph = onnx.helper.make_graph(
-        nodes, "net", [port("x", 1, [3]), port("7", 1, [1])],
+        nodes, "net", [port("@SIZES@", 1, [3]), port("7", 1, [1])],
         [port("2", 1, [3]), port("1", 1, [2 if weights else 1])], factor if weights else [],
     )  # fmt: skip
     return onnx.helper.make_model(
@@ -334,6 +342,7 @@ def test_libraries_with_openmp_have_its_threads(to: str, tmp_path: Path) -> None
         ({"to": "shared", "version": "1"}, "a version is for a wheel"),
         ({"cc": "zig"}, "cc is for libraries"),
         ({"to": "wheel"}, "pass name="),
+        ({"to": "shared", "name": "fk"}, "'fk' cannot be the name of the exported functions"),
         ({"to": "wheel", "name": "class"}, "cannot be the name of a package"),
         ({"to": "wheel", "name": "m", "version": "one"}, "no version of a package"),
         ({"to": "wasm", "isa": "x86-64-v3"}, "has the instruction set wasm"),
@@ -431,3 +440,18 @@ def test_what_is_written_says_how_to_compile_it(
 ) -> None:
     made = fk.export_onnx(MODEL, tmp_path / "net.c", isa=isa, selftest=test)
     assert f"compile with: {expected}" in str(made).splitlines()
+
+
+def test_files_may_be_named_otherwise(tmp_path: Path) -> None:
+    made = fk.export_onnx(MODEL, tmp_path / "a.c", isa="generic", name="net", selftest=True)
+    line = next(x for x in str(made).splitlines() if x.startswith("compile with: "))
+    words = line.removeprefix("compile with: ").split()
+    subprocess.run(words, cwd=tmp_path, check=True)
+    assert subprocess.run([tmp_path / "net"]).returncode == 0
+
+
+def test_other_orders_of_bytes_are_refused(tmp_path: Path) -> None:
+    fk.export_onnx(MODEL, tmp_path / "net.c", isa="generic")
+    words = ["gcc", "-E", "-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__", "net.c"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and "for processors that store the least byte first" in done.stderr

@@ -386,6 +386,19 @@ def test_exported_programs_with_a_number() -> None:
     torch.testing.assert_close(torch.as_tensor(found), x * 2 + 3)
 
 
+def test_exported_programs_that_return_a_value_twice_or_an_input() -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = torch.relu(x)
+            return y, x, y
+
+    x = torch.randn(3, 4)
+    network = fk.compile_torch(torch.export.export(Twice(), (x,)))
+    found = network.run({"x": x.numpy()})
+    for array, expected in zip(found.values(), Twice()(x), strict=True):
+        assert torch.equal(torch.as_tensor(array), expected)
+
+
 def test_exported_programs_of_open_sizes() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh())
     batch = torch.export.Dim("batch")

@@ -54,6 +54,11 @@ def test_special_functions(names: str) -> None:
     same(f, x, rtol=1e-11, atol=1e-13)
 
 
+def test_lengths() -> None:
+    x, y = torch.meshgrid(torch.tensor(EDGES), torch.tensor(EDGES), indexing="ij")
+    same(lambda a, b: (torch.hypot(a, b), torch.complex(a, b).abs()), x, y)
+
+
 def test_derivatives_of_the_gamma_function() -> None:
     x = torch.linspace(-3.7, 20, 301).double()
     same(lambda a: (torch.polygamma(1, a), torch.polygamma(4, a)), x, rtol=1e-7)
