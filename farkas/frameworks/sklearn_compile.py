@@ -44,7 +44,10 @@ def compile_estimator(original: Any, rows: Any) -> tuple[Served | None, dict[str
         return None, dict.fromkeys(wanted, why or OTHER_ROWS)
     left = {m: "it has no lowering" for m in wanted if m not in served.methods}
     for method in served.methods:
-        difference = _difference(served, original, method, rows)
+        try:
+            difference = _difference(served, original, method, rows)
+        except Exception as error:  # rows of some kind that nobody thought of
+            difference = f"{type(error).__name__}: {error}"
         if difference:
             left[method] = difference
     served.methods = tuple(m for m in served.methods if m not in left)
@@ -93,7 +96,7 @@ def _converted(last: Any, rows: Any) -> Converted | None:
 
 def _difference(served: Served, original: Any, method: str, rows: Any) -> str:
     """How a compiled method differs from the original's; "" if it does not."""
-    want = getattr(original, method)(rows)
+    want = getattr(original, method)(rows.copy())  # it may compute in place
     found = served.run(method, rows)
     if found is None:
         return "the model cannot compute the rows that the estimator was fitted to"

@@ -129,8 +129,8 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
     @_IfOriginalHas
     def partial_fit(self, X: Any, y: Any = None, **params: Any) -> Any:  # noqa: N803
         """Go on fitting; the next call of a method compiles again."""
-        own = self.__dict__
-        fitted = own["estimator_"] if "estimator_" in own else _base.clone(self.estimator)
+        is_fitted = self.__sklearn_is_fitted__()
+        fitted = self._fitted() if is_fitted else _base.clone(self.estimator)
         fitted.partial_fit(X, y, **params)
         self._forget(fitted)
         return self
@@ -216,7 +216,9 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
                 return found
         fitted = self._fitted()
         found = getattr(fitted, method)(rows)
-        if key is not None and key not in self._served:
+        # Some estimators transform without a fit, and are not kept then.
+        known = self.__dict__.get("_served")
+        if known is not None and key is not None and key not in known:
             sample = sample_of(rows)
             if sample is not None:
                 self._compile(key, sample)
@@ -279,6 +281,9 @@ class Compiled(_base.MetaEstimatorMixin, _base.BaseEstimator):  # type: ignore[m
         self.estimator.set_output(transform=transform)
         if "estimator_" in self.__dict__:
             self.estimator_.set_output(transform=transform)
+            # Pipelines do not know what their last step was told.
+            if transform is not None and not hasattr(self.estimator_, "_sklearn_output_config"):
+                self._forget(self.estimator_)
         return self
 
 

@@ -26,8 +26,9 @@ def matrix_of(x: Any, names: Array | None, categories: Mapping[int, Array]) -> A
         return None if names is not None or categories else _numbers(x)
     if names is None or not _is_frame(x) or not np.array_equal(x.columns, names):
         return None
-    if not categories:
-        return _numbers(x.to_numpy()) if all(_is_plain(d) for d in x.dtypes) else None
+    types = {*x.dtypes}
+    if not categories and len(types) == 1:
+        return _numbers(x.to_numpy()) if _is_plain(*types) else None
     return _with_positions(x, categories)
 
 
@@ -51,7 +52,10 @@ def _numbers(x: Array) -> Array | None:
 
 
 def _with_positions(frame: Any, categories: Mapping[int, Array]) -> Array | None:
-    """A data frame as float64, with positions of categories in place of text."""
+    """A data frame as float64, with positions of categories in place of text.
+
+    None if there is float32, too: transformers of such columns would compute in it.
+    """
     made = np.empty(frame.shape)
     for place, dtype in enumerate(frame.dtypes):
         column = frame.iloc[:, place]
@@ -83,10 +87,10 @@ def key_of(x: Any) -> Any:
 
 
 def sample_of(x: Any) -> Any:
-    """Rows from all over, at most `SAMPLE`; None if they cannot be chosen."""
+    """A copy of rows from all over, at most `SAMPLE`; None if they cannot be chosen."""
     if not hasattr(x, "shape") or len(x.shape) != 2 or hasattr(x, "indptr"):
         return None
     step = max(1, -(-x.shape[0] // SAMPLE))
     if type(x) is np.ndarray:
-        return x[::step]
-    return x.iloc[::step] if _is_frame(x) else None
+        return x[::step].copy()
+    return x.iloc[::step].copy() if _is_frame(x) else None

@@ -44,7 +44,8 @@ class Served:
         self._one: Callable[..., Any] = one.compiled[0].run
         largest = float(np.finfo(dtype).max)
         self._limit = min(made.limit, largest)
-        self._bound = made.limit**2 if made.limit < largest else np.inf
+        # Squares whose sum is finite are of lesser numbers than its root.
+        self._bound = made.limit**2 if made.limit < largest**0.5 else np.inf
 
     def run(self, method: str, rows: Any) -> Any:
         """What a method returns for rows; None leaves the call to the original."""
@@ -61,12 +62,12 @@ class Served:
         if not x.flags.c_contiguous:
             x = np.ascontiguousarray(x)
         if (x.size <= _SMALL and np.vdot(x, x) < self._bound) or self._takes(x):
-            return self._computed(method, x)
+            return self._computed(method, x, rows)
         return None
 
     def _matrix(self, rows: Any) -> Any:
         if self.leading is not None:
-            return self.leading.transform(rows)
+            return self.leading.transform(rows.copy())  # the original may be given them yet
         return matrix_of(rows, self._names, self.made.categories)
 
     def _takes(self, x: Array) -> bool:
@@ -78,7 +79,8 @@ class Served:
             return False
         return bool((np.abs(x[~np.isnan(x)]) <= self._limit).all())
 
-    def _computed(self, method: str, x: Array) -> Any:
+    def _computed(self, method: str, x: Array, rows: Any) -> Any:
+        """What a method returns for `rows`, of which the matrix is x."""
         found = (self._one if len(x) == 1 else self._many)({"X": x})
         result = found[method]
         if self._checks_known and not _all_positive(found["known"]):
@@ -88,10 +90,9 @@ class Served:
         result = self._classes[result]
         if "sure" not in found or _all_positive(found["sure"]):
             return result
-        if self.leading is not None or self.made.categories:
-            return None
         unsure = ~(found["sure"] > 0)
-        result[unsure] = self.original.predict(x[unsure])
+        some = rows[unsure] if type(rows) is np.ndarray else rows.iloc[np.flatnonzero(unsure)]
+        result[unsure] = self.original.predict(some)
         return result
 
 

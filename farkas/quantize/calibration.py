@@ -107,7 +107,7 @@ def _samples(where: str, arrays: Mapping[str, Any], inputs: Sequence[Port]) -> l
     """The samples of one file."""
     ports = {p.name: p for p in inputs}
     _check_names(where, arrays, ports)
-    parts = {name: _parts(where, np.asarray(arrays[name]), port) for name, port in ports.items()}
+    parts = {name: _parts(where, _array(where, name, arrays), p) for name, p in ports.items()}
     counts = {name: len(found) for name, found in parts.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
@@ -133,6 +133,18 @@ def _check_names(where: str, arrays: Mapping[str, Any], ports: Mapping[str, Port
     raise ArgumentError(f"{where} has {'; '.join(problems)}; the inputs are\n{listed}")
 
 
+def _array(where: str, name: str, arrays: Mapping[str, Any]) -> Array:
+    """What is given for an input."""
+    try:
+        return np.asarray(arrays[name])
+    except (ValueError, TypeError, RuntimeError) as error:
+        line = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise ArgumentError(
+            f"{where}: '{name}' is no array: {line}; samples of several shapes are a list of "
+            f"dicts, [{{'{name}': a}}, {{'{name}': b}}]"
+        ) from error
+
+
 def _parts(where: str, array: Array, port: Port) -> list[Array]:
     """The samples in an array."""
     shown = f"{where}: '{port.name}'"
@@ -147,7 +159,7 @@ def _parts(where: str, array: Array, port: Port) -> list[Array]:
             f"{shown} has the value {array[position]} at {list(position)}; "
             "ranges can be found from finite values only"
         )
-    extra = 1 if port.shape is None else array.ndim - len(port.shape)
+    extra = min(1, array.ndim) if port.shape is None else array.ndim - len(port.shape)
     fixed = port.shape or ()
     shape = array.shape[1:] if extra == 1 else array.shape
     if extra not in (0, 1) or not _fits(shape, fixed, port.shape is None):
@@ -159,7 +171,7 @@ def _parts(where: str, array: Array, port: Port) -> list[Array]:
             f"axis in front{hint}"
         )
     if not shape or all(shape):
-        return list(array) if extra == 1 else [array]
+        return [np.asarray(a) for a in array] if extra == 1 else [array]
     raise ArgumentError(f"{shown} has samples without elements, of shape {list(shape)}")
 
 

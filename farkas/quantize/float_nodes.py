@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx.numpy_helper import to_array
 
 #: What ONNX Runtime appends to the name of a value whose name an output of the network has taken.
 _OUTPUT_SUFFIX = "_QuantizeLinear_Input"
 _WEIGHT_SUFFIX = "_float32"
-#: Activations that disappear into the range of a quantised value.
+#: Activations that may disappear into the range of a quantised value.
 REMOVABLE = ("Relu", "Clip")
 
 
@@ -29,9 +31,14 @@ class Wide:
     def readers(self) -> Mapping[str, list[NodeProto]]:
         found: dict[str, list[NodeProto]] = {}
         for node in self.graph.node:
-            for name in filter(None, node.input):
+            for name in {*filter(None, node.input), *_read_by_bodies(node)}:
                 found.setdefault(name, []).append(node)
         return found
+
+    @cached_property
+    def inner(self) -> frozenset[str]:
+        """What bodies read, their own values included."""
+        return frozenset(name for node in self.graph.node for name in _read_by_bodies(node))
 
     @cached_property
     def outputs(self) -> frozenset[str]:
@@ -54,19 +61,31 @@ def narrow_nodes(wide: Wide, quantised: ModelProto, kinds: frozenset[str]) -> fr
 
 
 def with_activations(wide: Wide, narrow: Iterable[str], excluded: Iterable[str]) -> frozenset[str]:
-    """`excluded` and the activations before what reads values in float32.
+    """`excluded`, the activations before what reads values in float32, and those that a range of 8
+    bits, of which 0 is always one, cannot stand for.
 
     narrow : the nodes that can be quantised; outputs of the network count as reading float32
     """
     can, found = frozenset(narrow), set(excluded)
+    stored = {t.name: t for t in wide.graph.initializer}
     for node in reversed(wide.graph.node):
         if node.op_type not in REMOVABLE:
             continue
         readers = [r for name in node.output for r in wide.readers.get(name, ())]
-        is_output = any(name in wide.outputs for name in node.output)
-        if is_output or any(r.name in found or r.name not in can for r in readers):
+        kept = any(name in wide.outputs for name in node.output) or node.input[0] in wide.inner
+        kept |= any(r.name in found or r.name not in can for r in readers)
+        if kept or not _has_zero(node, stored):
             found.add(node.name)
     return frozenset(found)
+
+
+def _has_zero(node: NodeProto, stored: Mapping[str, TensorProto]) -> bool:
+    """Whether the bounds of an activation are known, and 0 is between them."""
+    bounds = [*node.input[1:], "", ""][:2]
+    if not {*filter(None, bounds)} <= stored.keys():
+        return False
+    least, most = (to_array(stored[b]) if b else np.float32(0) for b in bounds)
+    return bool(least <= 0 <= most)
 
 
 def read_wide(wide: Wide, quantised: ModelProto, excluded: frozenset[str]) -> ModelProto:

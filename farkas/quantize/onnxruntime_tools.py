@@ -8,18 +8,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from farkas.quantize.calibration import Array, Sample
 from poly.errors import ArgumentError, ModelError
+from runtime.common.arguments import default_threads
 
 _LONGEST_REASON = 240
+#: How it shows the type of a tensor, and where that is not ONNX's name.
+_TENSOR, _WORDS = re.compile(r"tensor\((\w+)\)"), {"float64": "double", "float32": "float"}
 #: What ONNX Runtime writes to the error stream; warnings are its default.
 _WARNINGS, _ERRORS = 2, 3
 
@@ -101,7 +105,7 @@ def runner(model: bytes, threads: int | None) -> Callable[[Sample], list[Array]]
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _ERRORS
-    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads or default_threads()
     with _reported("load"):
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
@@ -110,6 +114,28 @@ def runner(model: bytes, threads: int | None) -> Callable[[Sample], list[Array]]
             return [np.asarray(a) for a in session.run(None, dict(sample))]
 
     return run
+
+
+def types_of(model: bytes, names: Sequence[str]) -> dict[str, int]:
+    """The element types of inner values, as numbers of ONNX; without what is no tensor.
+
+    Raises
+    ------
+    ModelError : the model cannot be loaded.
+    """
+    shown = onnx.load_from_string(model)
+    shown.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
+    runtime = _package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _ERRORS
+    with _reported("load"):
+        data = shown.SerializeToString()
+        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    kinds = {o.name: _TENSOR.fullmatch(o.type) for o in session.get_outputs()}
+    found = {n: kinds[n] for n in names if n in kinds}
+    words = {n: _WORDS.get(m[1], m[1]).upper() for n, m in found.items() if m}
+    return {n: onnx.TensorProto.DataType.Value(w) for n, w in words.items()}
 
 
 def _package(name: str) -> Any:
@@ -131,7 +157,8 @@ def _reported(what: str) -> Iterator[None]:
     runtime = _package("onnxruntime")
     runtime.set_default_logger_severity(_ERRORS)
     try:
-        yield
+        with np.errstate(all="ignore"):  # masks may be infinite
+            yield
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import ModelProto, NodeProto, version_converter
 
 from farkas.quantize import onnxruntime_tools
+from farkas.quantize.unfit_nodes import with_plain_biases, with_types
 from farkas.version import version
 from frontends.onnx import Source, open_model
 from poly.errors import ModelError
@@ -72,14 +74,14 @@ def prepared(source: Source, folder: Path) -> ModelProto:
         if {n.domain for n in found.graph.node} <= {*domains, *_DEFAULT_DOMAINS}:
             break
     _name_nodes(found, source.model)
-    return found
+    return with_plain_biases(with_types(found, serialised(found)))
 
 
 def serialised(model: ModelProto) -> bytes:
     """A model as bytes.  Raises `ModelError` if it is too large for that."""
     try:
         data: bytes = model.SerializeToString()
-    except ValueError as error:
+    except (ValueError, EncodeError) as error:
         raise ModelError("the network exceeds 2 GiB and cannot be quantised") from error
     return data
 

@@ -14,6 +14,7 @@ from farkas.quantize import onnxruntime_tools
 from farkas.quantize.calibration import Sample
 from farkas.quantize.float_nodes import REMOVABLE, Wide, narrow_nodes, read_wide, with_activations
 from farkas.quantize.prepare_model import serialised
+from farkas.quantize.unfit_nodes import nodes_without_ranges, unfit_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,16 @@ class Quantiser:
         return Wide(self.model.graph)
 
     @cached_property
+    def unfit(self) -> frozenset[str]:
+        """The names of the nodes that are never quantised, see `farkas.quantize.unfit_nodes`."""
+        found = unfit_nodes(self.wide)
+        return found | nodes_without_ranges(self.wide, self._made(found))
+
+    @cached_property
     def narrow(self) -> frozenset[str]:
         """The names of the nodes that can be quantised."""
-        return narrow_nodes(self.wide, self._made(frozenset()), onnxruntime_tools.operators())
+        made = self._made(self.unfit)
+        return narrow_nodes(self.wide, made, onnxruntime_tools.operators()) - self.unfit
 
     def without(self, excluded: Iterable[str]) -> ModelProto:
         """The network in 8 bits, but for the nodes `excluded` and activations before these.

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,12 @@ def quantize_onnx(
 
 def _percent(max_drop: Any) -> float:
     """A drop that is allowed.  Raises `ArgumentError`."""
-    if isinstance(max_drop, bool) or not isinstance(max_drop, (int, float)):
+    if isinstance(max_drop, bool) or not isinstance(max_drop, Real):
         raise ArgumentError(f"max_drop is a number of percent, not {max_drop!r}")
-    if not (math.isfinite(max_drop) and max_drop >= 0):
+    limit = float(max_drop)
+    if not (math.isfinite(limit) and limit >= 0):
         raise ArgumentError(f"max_drop={max_drop} must be a number of percent from 0")
-    return float(max_drop)
+    return limit
 
 
 def _quiet(stage: str, done: int, total: int, what: str) -> None:

@@ -25,8 +25,8 @@ def one_hot_encoder(e: Emitter, encoder: Any, x: Features) -> Features:
     for column, found in _coded(e, encoder, x).items():
         name, keys = found
         same = _equal(e, name, keys, x.dtype)
-        if encoder.handle_unknown == "error":
-            _must_be_known(e, same)
+        if encoder.handle_unknown == "error" or encoder.drop is not None:
+            _must_be_known(e, same)  # scikit-learn raises, or warns that it looks like the dropped
         kept = np.arange(len(keys))
         if dropped is not None and dropped[column] is not None:
             kept = np.delete(kept, int(dropped[column]))

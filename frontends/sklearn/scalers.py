@@ -54,6 +54,7 @@ def _affine(e: Emitter, x: Features, center: Any, scale: Any) -> Features:
     if (by == 1).all() and (shift == 0).all():
         return made
     small, times = float(np.finfo(np.float64).eps), float((1 / np.abs(by)).max())
+    e.limit = min(e.limit, _largest(x) / max(1.0, times))
     lost = (4 * small + x.relative) * float(np.abs(shift / by).max())
     found = made.rounded(4 * x.eps + x.relative, lost, times)
 
@@ -73,6 +74,7 @@ def min_max_scaler(e: Emitter, scaler: Any, x: Features) -> Features:
     """X * scale + min."""
     x = e.read(x)
     scale, shift = np.asarray(scaler.scale_), np.asarray(scaler.min_)
+    e.limit = min(e.limit, _largest(x) / max(1.0, float(np.abs(scale).max())))
     wide = e.each("Add", e.each("Mul", e.in_type(x, "float64"), scale), shift)
     made = x.made(e.cast(wide.name, "float64", x.dtype))
     # In float32, numpy rounds the product before it adds.
@@ -89,6 +91,11 @@ def min_max_scaler(e: Emitter, scaler: Any, x: Features) -> Features:
     return _clipped(e, found, *scaler.feature_range) if scaler.clip else found
 
 
+def _largest(x: Features) -> float:
+    """What may be added to as much without an overflow."""
+    return float(np.finfo(x.dtype).max) / 4
+
+
 def _clipped(e: Emitter, x: Features, low: float, high: float) -> Features:
     ends = (e.constant(low, x.dtype), e.constant(high, x.dtype))
     made = x.made(e.op("Min", e.op("Max", x.name, ends[0]), ends[1]))
@@ -97,13 +104,19 @@ def _clipped(e: Emitter, x: Features, low: float, high: float) -> Features:
 
 @transform("Normalizer")
 def normalizer(e: Emitter, scaler: Any, x: Features) -> Features:
-    """Rows divided by their norms, if these are not 0."""
+    """Rows divided by their norms, unless these are as good as 0."""
     x = e.numbers_of(x)
     axes = e.constant([1])
     kind = {"l1": "ReduceL1", "l2": "ReduceL2", "max": "ReduceMax"}[scaler.norm]
     size = e.op(kind, e.op("Abs", x.name) if scaler.norm == "max" else x.name, axes, keepdims=1)
-    zero, one = e.constant(0, x.dtype), e.constant(1, x.dtype)
-    name = e.op("Div", x.name, e.op("Where", e.op("Equal", size, zero), one, size))
+    # Shorter rows stay as they are; where rounding decides, scikit-learn does.
+    least, one = e.constant(10 * x.eps, x.dtype), e.constant(1, x.dtype)
+    if not x.exact:
+        gap = e.op("Abs", e.op("Sub", size, least))
+        unsure = e.constant(x.width * (x.absolute + 10 * x.eps * x.relative), x.dtype)
+        sure = e.op("Squeeze", e.op("Sub", gap, unsure), axes)
+        e.known.append(e.cast(sure, x.dtype, "float64"))
+    name = e.op("Div", x.name, e.op("Where", e.op("Less", size, least), one, size))
     # Errors are relative to the row that was divided.
     return x.made(name).rounded(8 * x.width * x.eps, x.absolute * 1e3)
 

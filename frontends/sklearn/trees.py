@@ -16,7 +16,7 @@ import numpy as np
 
 from frontends.onnx.core.own_models import DOMAIN
 from frontends.sklearn.decisions import classified, column, largest, probabilities
-from frontends.sklearn.emitter import Emitter, Features, Unsupported
+from frontends.sklearn.emitter import Emitter, Features, Steps, Unsupported
 from frontends.sklearn.registry import Output, Results, predictor
 
 #: scikit-learn refuses numbers beyond those of float32.
@@ -103,7 +103,21 @@ def _asked(e: Emitter, x: Features, model: Any, kind: type) -> _Questions:
         return _Questions(replace(e.in_type(x, np.dtype(kind).name), steps=None), kind)
     if x.raw is None or x.steps is None:
         raise Unsupported(f"{name} after arithmetic whose order differs")
+    if kind is np.float32:
+        e.limit = min(e.limit, _limit_before(x.raw, x.steps))
     return _Questions(replace(x.raw, steps=x.steps), kind)
+
+
+def _limit_before(raw: Features, steps: Steps) -> float:
+    """A magnitude of numbers of which the functions fit into float32."""
+    at, limit = np.arange(raw.width), min(_LIMIT, float(np.finfo(raw.dtype).max))
+    with np.errstate(all="ignore"):
+        while limit > 1:
+            ends = (steps(np.full(raw.width, s * limit, raw.dtype), at) for s in (-1, 1))
+            if all((np.abs(end) <= _LIMIT).all() for end in ends):
+                break
+            limit /= 2
+    return limit
 
 
 def _below(thresholds: np.ndarray) -> np.ndarray:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from frontends.onnx.core.graph_names import used_names

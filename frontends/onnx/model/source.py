@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from frontends.onnx.core.graph_names import names_within
@@ -201,7 +202,7 @@ class Source:
                 tensor.CopyFrom(stored)
         try:
             found: bytes = model.SerializeToString()
-        except ValueError:
+        except (ValueError, EncodeError):
             raise ModelError(
                 "the model is larger than 2 GiB, which no single file can be"
             ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -397,6 +398,84 @@ def test_columns_are_checked() -> None:
     nameless = compiled(make(scaler(), logistic()), frame[["age", "income"]].to_numpy(), y)
     with pytest.warns(UserWarning, match="was fitted without feature names"):
         nameless.predict(frame[["age", "income"]])
+
+
+def test_columns_of_several_types() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = data("two")
+    plain = {"a": x[:, 0], "n": (x[:, 1] * 10).astype(np.int16), "m": np.arange(len(x))}
+    columns = of("compose", "ColumnTransformer")
+    for whole in (
+        make(scaler(), logistic()), make(columns([("s", scaler(), ["a"])], remainder="passthrough"),
+                                         logistic(max_iter=1000)),
+    ):  # fmt: skip
+        model = compiled(whole, pandas.DataFrame(plain), y)
+        agree(model, pandas.DataFrame(plain), ALL)
+        served_alone(model, pandas.DataFrame(plain), ("predict_proba",))
+        # Transformers of float32 alone compute in it, and others do not.
+        mixed = pandas.DataFrame(plain).astype({"a": np.float32})
+        with pytest.warns(ModelWarning, match="rows of such a type"):
+            model = fk.sklearn.Compiled(whole).fit(mixed, y)
+        agree(model, mixed, ALL)
+
+
+def test_unsure_rows_of_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = data("two")
+    frame = pandas.DataFrame(x, columns=[*"abcdef"])
+    model = compiled(logistic(fit_intercept=False), frame, y)
+    frame.iloc[7] = 0.0  # of score 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agree(model, frame, PREDICT)
+
+
+def test_dropped_and_unknown_categories() -> None:
+    x = np.array([[0.0], [1.0], [2.0], [1.0]])
+    encoder = of("preprocessing", "OneHotEncoder")
+    model = compiled(encoder(drop="first", handle_unknown="ignore", sparse_output=False), x)
+    agree(model, x, TRANSFORM)
+    with pytest.warns(UserWarning, match="Found unknown categories"):
+        found = model.transform(np.array([[5.0]]))
+    np.testing.assert_array_equal(found, [[0, 0]])
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_that_are_too_short(dtype: str, norm: str) -> None:
+    x = data("none")[0].astype(dtype)
+    model = compiled(of("preprocessing", "Normalizer")(norm=norm), x)
+    eps = np.finfo(dtype).eps
+    short = (np.ones((4, 6)) * np.array([[1], [2], [30], [0]]) * eps / 4).astype(dtype)
+    agree(model, short, TRANSFORM, rtol=1e-6)
+    served_alone(model, short, TRANSFORM)
+    pipeline = compiled(make(scaler(), of("preprocessing", "Normalizer")(norm=norm)), x)
+    agree(pipeline, x, TRANSFORM, rtol=1e-5 if dtype == "float32" else 1e-9)
+    served_alone(pipeline, x, TRANSFORM)
+    agree(pipeline, pipeline.estimator_[0].mean_[None].astype(dtype), TRANSFORM)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_overflows_between_steps(dtype: str) -> None:
+    x, y = data("three")
+    x = (x * 1e-3).astype(dtype)
+    for last in (forest(), logistic()):
+        model = compiled(make(scaler(), last), x, y)
+        served_alone(model, x, ("predict_proba",))
+        huge = x[:2].copy()
+        huge[0, 0] = 1e37
+        for scale in (1, 10):
+            refused_or_same(model, huge * np.array(scale, dtype))
+
+
+def refused_or_same(model: Any, rows: np.ndarray) -> None:
+    """It does what the original does."""
+    try:
+        model.estimator_.predict_proba(rows)
+    except ValueError:
+        refused(model, "predict_proba", rows)
+    else:
+        agree(model, rows, SHARES)
 
 
 def test_missing_numbers() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from poly.errors import ToolchainError
+from poly.errors import ModelWarning, ToolchainError
 from tests.farkas.estimators import (
     ALL,
     PREDICT,
@@ -137,6 +137,52 @@ def test_partial_fits() -> None:
     served_alone(model, x, TRANSFORM)
 
 
+def test_partial_fits_of_what_is_fitted() -> None:
+    x, y = data("regressor")
+    sgd = of("linear_model", "SGDRegressor")(random_state=0).fit(x[:100], y[:100])
+    model = fk.sklearn.Compiled(copy.deepcopy(sgd)).partial_fit(x[100:], y[100:])
+    np.testing.assert_allclose(model.coef_, sgd.partial_fit(x[100:], y[100:]).coef_)
+
+
+def in_place() -> list[Any]:
+    preprocessing = importlib.import_module("sklearn.preprocessing")
+    return [
+        scaler(copy=False), preprocessing.Normalizer(copy=False),
+        of("impute", "SimpleImputer")(copy=False),
+        make(preprocessing.QuantileTransformer(n_quantiles=9, copy=False), scaler(copy=False)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_estimators_that_compute_in_place(case: int) -> None:
+    """What they are given has the elements that it has after the original's calls."""
+    x, _ = data("none")
+    if case == 2:
+        x[::3, 2] = np.nan
+    one, other = x.copy(), x.copy()
+    model, original = fk.sklearn.Compiled(in_place()[case]), in_place()[case]
+    model.fit(one)
+    original.fit(other)
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(model.transform(x.copy()), original.transform(x.copy()))
+    model, original = fk.sklearn.Compiled(in_place()[case]), in_place()[case]
+    np.testing.assert_allclose(model.fit_transform(one), original.fit_transform(other))
+    model = fk.sklearn.Compiled(original)  # which is copied at the first call
+    np.testing.assert_allclose(model.transform(x.copy()), original.transform(x.copy()))
+
+
+def test_transformers_that_need_no_fit() -> None:
+    class Logarithms(of("base", "TransformerMixin"), of("base", "BaseEstimator")):  # type: ignore[misc]
+        def fit(self, X: Any, y: Any = None) -> Any:  # noqa: N803
+            return self
+
+        def transform(self, X: Any) -> Any:  # noqa: N803
+            return np.log1p(X)
+
+    x = np.abs(data("none")[0])
+    np.testing.assert_array_equal(fk.sklearn.Compiled(Logarithms()).transform(x), np.log1p(x))
+
+
 def test_estimators_that_are_fitted_already() -> None:
     x, y = data("three")
     fitted = make(scaler(), logistic()).fit(x, y)
@@ -181,6 +227,16 @@ def test_output_as_data_frames() -> None:
     assert type(compiled(scaler(), x).fit_transform(x)) is np.ndarray
     with of("_config", "config_context")(transform_output="pandas"):
         assert type(compiled(scaler(), x).transform(x)).__name__ == "DataFrame"
+
+
+def test_output_of_pipelines_as_data_frames() -> None:
+    pytest.importorskip("pandas")
+    x, _ = data("none")
+    model = compiled(make(of("impute", "SimpleImputer")(), scaler()), x)
+    with pytest.warns(ModelWarning, match="not a DataFrame"):
+        found = model.set_output(transform="pandas").transform(x)
+    assert type(found).__name__ == "DataFrame"
+    assert type(model.set_output(transform="default").transform(x)) is np.ndarray
 
 
 CHECKED: dict[str, Callable[[], Any]] = {

@@ -33,6 +33,14 @@ def test_an_array_with_one_axis_more_holds_several_samples() -> None:
     assert one["x"].shape == (2, 4)
 
 
+def test_samples_of_scalars_and_of_unknown_shapes() -> None:
+    scalar, unknown = Port("t", F32, ()), Port("u", F32, None)
+    found = read_samples({"t": np.arange(3, dtype="f")}, (scalar,))
+    assert [s["t"].shape for s in found] == [()] * 3 and isinstance(found[0]["t"], np.ndarray)
+    (one,) = read_samples({"u": np.array(2, "f")}, (unknown,))
+    assert one["u"].shape == ()
+
+
 def test_files_and_folders(tmp_path: Path) -> None:
     for k, rows in enumerate((2, 5)):
         np.savez(tmp_path / f"{k}.npz", **{n: a[0] for n, a in arrays(1, rows).items()})
@@ -56,6 +64,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
         ({"x": np.array([[1, -np.inf, 0]], "f")}, (FIXED,), r"value -inf at \[0, 1\]"),
         ({"x": np.ones((0, 1, 3), "f")}, (FIXED,), "there are no samples"),
         ({"x": np.ones((0, 4), "f"), "mask": np.ones((1, 0), "q")}, (X, MASK), "without elements"),
+        ({"x": [np.ones((3, 4), "f"), np.ones((2, 4), "f")]}, (X,), "'x' is no array: .*of dicts"),
         ([], (FIXED,), "there are no samples"),
         (3, (FIXED,), "not a int"),
         (arrays(3) | {"mask": np.ones((2, 1, 2), "q")}, (X, MASK), "3 of 'x', 2 of 'mask'"),

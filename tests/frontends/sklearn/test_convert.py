@@ -40,7 +40,7 @@ def test_models_without_trees_are_plain_onnx(dtype: str) -> None:
     outputs = [o.name for o in session.get_outputs()]
     found = dict(zip(outputs, session.run(None, {"X": rows}), strict=True))
     assert made.methods == ("decision_function", "predict_proba", "predict")
-    assert made.checks == ("sure",) and not made.has_trees and made.limit == np.inf
+    assert made.checks == ("sure",) and not made.has_trees and made.limit > 1e36
     rtol = 1e-10 if dtype == "float64" else 1e-4
     np.testing.assert_allclose(found["predict_proba"], estimator.predict_proba(rows), atol=rtol)
     np.testing.assert_array_equal(made.classes[found["predict"]], estimator.predict(rows))
