@@ -191,8 +191,7 @@ def convert(
     beyond = [check.message for check in e.checks if check.error is None]
     if beyond and not checked:
         raise Unsupported(f"what torch has to compute for some elements: {beyond[0]}")
-    taken = {n.name for n in (*inputs, *kept)}
-    names = [f"{n.name}.out" if checked else fresh_name(n.name, taken) for n in outputs]
+    names = _names_of(outputs, {n.name for n in (*inputs, *kept)}, checked)
     for node, name, order in zip(outputs, names, results, strict=True):
         found[node] = _passed_back(e, found[node], node.name, name, order)
     checks = e.checks if checked else []
@@ -208,6 +207,11 @@ def convert(
         tuple((r.name, r.shape[0]) for r in sizes),
         tuple(checks),
     )
+
+
+def _names_of(outputs: Sequence[Any], taken: set[str], checked: bool) -> list[str]:
+    """What outputs are called: a value may be several of them, or an input."""
+    return [f"{n.name}.out" if checked else fresh_name(n.name, taken) for n in outputs]
 
 
 def _passed(name: str, ref: Any, order: Order) -> Ref:
