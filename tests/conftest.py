@@ -49,15 +49,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def generators() -> list[np.random.Generator]:
     """All from which modules of tests draw numbers."""
-    modules = [m for name, m in [*sys.modules.items()] if name.startswith("tests.")]
-    return [g for m in modules for g in vars(m).values() if isinstance(g, np.random.Generator)]
+    modules = [own for name, own in [*sys.modules.items()] if name.startswith("tests.")]
+    return [g for own in modules for g in vars(own).values() if isinstance(g, np.random.Generator)]
 
 
 @pytest.fixture(autouse=True)
 def own_numbers(request: pytest.FixtureRequest, generators: list[np.random.Generator]) -> None:
-    """Draw numbers that depend on a test's name alone, not on the tests that ran before it."""
-    seed = zlib.crc32(request.node.nodeid.encode())
+    """What a test draws while it runs depends on its name, not on the tests that ran before it."""
+    name = zlib.crc32(request.node.nodeid.encode())
     for generator in generators:
+        seed = [name, generator.bit_generator.seed_seq.entropy]  # that of the module
         generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 

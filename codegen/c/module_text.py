@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from itertools import groupby
 
@@ -130,17 +131,18 @@ def _included(module: Module) -> list[str]:
 
 
 def command(module: Module, cc: str = "cc", files: Sequence[str] = ()) -> str:
-    """How to compile a file, or with that of its test, to a program; the file is named like the
-    module, if not said.
+    """How to compile the file or, with that of its test, a program.
+
+    files : the module's own name, if left out
 
     gcc would note how vectors are passed to functions, but all of these are inlined.
     """
     openmp = ["-fopenmp"] if module.has_openmp else []
     words = [cc, "-O2", "-Wno-psabi", *openmp, *module.flags]
     if len(files) < 2:
-        return " ".join([*words, "-c", *(files or [f"{module.name}.c"])])
+        return shlex.join([*words, "-c", *(files or [f"{module.name}.c"])])
     threads = ["-pthread"] if module.has_team and not module.has_openmp else []
-    return " ".join([*words, *threads, *files, "-lm", "-o", module.name])
+    return shlex.join([*words, *threads, *files, "-lm", "-o", module.name])
 
 
 def _guard(module: Module) -> list[str]:

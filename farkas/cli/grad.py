@@ -12,7 +12,7 @@ from farkas.cli.text_options import (
     size_option,
     text_of,
 )
-from farkas.console.files import write_file
+from farkas.console.files import check_output, write_file
 
 
 @click.command(
@@ -53,6 +53,8 @@ def grad_command(
 
     if values and forward:
         raise click.UsageError("--values and --forward do not go together")
+    if output is not None:
+        check_output(output, file)
     text = text_of(file, expression)
     program = parse(text, dtypes=given_types(dtypes), sizes=given_sizes(sizes))
     if forward and recompute:

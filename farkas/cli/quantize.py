@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from farkas.console.files import FileError, load_array, write_file
-from poly.errors import ArgumentError
+from farkas.console.files import check_output, load_array, write_file
 
 
 @click.command(
@@ -66,7 +64,7 @@ def quantize_command(
     Exits with 0 if the drop is at most --max-drop, else with 1; then nothing is written without
     --keep.
     """
-    _check_output(model, output)
+    check_output(output, model)
     right = None if labels is None else load_array(labels)
     from farkas.console.display import StageProgress, stderr_console
     from farkas.quantize.quantize import quantize_onnx
@@ -84,14 +82,3 @@ def quantize_command(
     else:
         click.echo("nothing is written; --keep writes the network with this drop")
     return 0 if made.reached else 1
-
-
-def _check_output(model: str, output: str) -> None:
-    """Find out before minutes of work that the file cannot be written."""
-    path = Path(output)
-    if os.path.realpath(path) == os.path.realpath(model):
-        raise ArgumentError(f"-o {output} is the network itself; give another file")
-    if path.is_dir():
-        raise FileError(f"cannot write {output}: it is a folder")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"cannot write {output}: there is no folder {path.parent}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from farkas.console.files import Array, file_names, load_array, npy_bytes, output_folder, write_file
 from poly.errors import ArgumentError
+from poly.ir.dtypes import BFLOAT16
 
 #: The suffix of files of `farkas save`.
 SAVED = ".fkm"
@@ -101,6 +102,11 @@ def run_command(
         elif "" in arrays:
             names = ", ".join(p.name for p in compiled.inputs)
             raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
+        for port in compiled.inputs:
+            if port.dtype.name == "bfloat16" and port.name in arrays:
+                arrays[port.name] = _bfloat16(arrays[port.name])
+        if is_saved:
+            _check_sizes(compiled, sizes)
         _complete(compiled, arrays, seed if fill else None, sizes)
         times, results = _timed(compiled, arrays, repeat)
         report = compiled.report
@@ -125,6 +131,13 @@ def run_command(
     return 0 if comparison.agrees else 1
 
 
+def _bfloat16(array: Array) -> Array:
+    """What a file has of an array of bfloat16: its bytes, or float32."""
+    if array.dtype == "V2":
+        return array.view(BFLOAT16.numpy)
+    return array.astype(BFLOAT16.numpy) if array.dtype == np.float32 else array
+
+
 def _plain(name: str, result: Any) -> Array:
     """A result as an array that a file can hold; strings have a fixed length there.
 
@@ -134,6 +147,8 @@ def _plain(name: str, result: Any) -> Array:
     """
     if not isinstance(result, np.ndarray):
         raise ArgumentError(f"output {name} is no tensor, which --output-dir cannot write")
+    if result.dtype == BFLOAT16.numpy:
+        return result.astype(np.float32)  # which numpy's files can say
     return result.astype(str) if result.dtype == object else result
 
 
@@ -179,6 +194,24 @@ def _loaded(
     return made
 
 
+def _check_sizes(model: Network, sizes: Mapping[str, int | tuple[int, ...]]) -> None:
+    """Check that sizes are those of a network which is compiled already.
+
+    Raises
+    ------
+    ArgumentError : a name that there is not, or another size.
+    """
+    names = {p.name for p in model.inputs}
+    names |= {e for p in model.inputs for e in p.shape or () if isinstance(e, str)}
+    for name in sizes.keys() - names:
+        listed = ", ".join(map(str, model.inputs))
+        raise ArgumentError(f"--shape names {name!r}; the inputs are {listed}")
+    found: dict[str, int] = {}
+    for port in model.inputs:
+        if port.shape is not None:
+            port.check(port.at({**dict.fromkeys(names, 1), **sizes}), found)
+
+
 def _complete(
     model: Network,
     arrays: dict[str, Array],
@@ -204,7 +237,10 @@ def _complete(
             shape = port.at(given or {})
         except ArgumentError:
             raise ArgumentError(_open_dimensions(port)) from None
-        arrays[port.name] = random_array(rng, port.dtype.numpy, shape)
+        try:
+            arrays[port.name] = random_array(rng, port.dtype.numpy, shape)
+        except ValueError:
+            raise ArgumentError(f"the shape {shape} of {port} is too large for memory") from None
 
 
 def _open_dimensions(port: Any) -> str:

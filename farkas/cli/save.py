@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from farkas.cli.run import parse_shape
+from farkas.console.files import check_output
 
 
 @click.command(
@@ -48,6 +49,7 @@ def save_command(
     from farkas.console.display import StageProgress, printable, stderr_console
     from farkas.networks.compile_onnx import compile_onnx
 
+    check_output(output, model)
     with StageProgress(stderr_console()) as progress:
         compiled = compile_onnx(
             Path(model), threads=threads, shapes=dict(map(parse_shape, shapes)), cc=cc,

@@ -18,7 +18,7 @@ from farkas.cli.text_options import (
     size_option,
     text_of,
 )
-from farkas.console.files import read_text_file, write_file
+from farkas.console.files import check_output, read_text_file, write_file
 from farkas.targets.stages import STAGES, stage_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError
 
@@ -135,6 +135,8 @@ def compile_command(
         )
     if emit == "library" and output is None:
         raise click.UsageError("--emit library needs -o PATH")
+    if output is not None:
+        check_output(output, file)
     request = _Request(text_of(file, expression), **options)
     from farkas.console.display import working
 

@@ -16,6 +16,7 @@ from farkas.cli.text_options import (
     size_option,
     text_of,
 )
+from farkas.console.files import check_output
 from poly.errors import TuningError
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ def tune_command(
         if file is not None or expression is not None:
             raise click.UsageError("--export and --import take no program")
         return _exchange(cc, target, exported, imported)
+    if options["plot"] is not None:
+        from farkas.views.plots import format_of
+
+        format_of(options["plot"])
+        check_output(options["plot"], file)
     from farkas.console.display import stderr_console
 
     with Table(stderr_console()) as table:

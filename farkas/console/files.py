@@ -81,6 +81,24 @@ def npy_bytes(array: Array) -> bytes:
     return buffer.getvalue()
 
 
+def check_output(output: str, given: str | None = None) -> None:
+    """Find out before minutes of work that a file cannot be written.
+
+    given : the file that is read
+
+    Raises
+    ------
+    FileError : it is a folder, has none, or is the file that is read.
+    """
+    path = Path(output)
+    if given is not None and os.path.realpath(path) == os.path.realpath(given):
+        raise FileError(f"{output} is what is read, and would be lost; give another file")
+    if path.is_dir():
+        raise FileError(f"cannot write {output}: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise FileError(f"cannot write {output}: there is no folder {path.parent}")
+
+
 def write_file(path: str | Path, data: bytes) -> None:
     """Write a file as a whole or not at all; an existing one is replaced.
 

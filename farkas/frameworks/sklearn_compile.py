@@ -76,7 +76,7 @@ def _served(original: Any, leading: Any, last: Any, rows: Any) -> Served | None:
         names = getattr(original, "feature_names_in_", None)
         matrix = None if made is None else matrix_of(rows, names, made.categories)
     else:
-        matrix = leading.transform(rows)
+        matrix = leading.transform(rows.copy())
         is_matrix = type(matrix) is np.ndarray and str(matrix.dtype) in _CLOSE
         if not is_matrix or matrix.ndim != 2:
             return None

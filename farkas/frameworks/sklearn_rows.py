@@ -27,9 +27,9 @@ def matrix_of(x: Any, names: Array | None, categories: Mapping[int, Array]) -> A
     if names is None or not _is_frame(x) or not np.array_equal(x.columns, names):
         return None
     types = {*x.dtypes}
-    if not categories and len(types) == 1:
-        return _numbers(x.to_numpy()) if _is_plain(*types) else None
-    return _with_positions(x, categories)
+    if categories or (len(types) > 1 and not all(map(_is_double, types))):
+        return _with_positions(x, categories)
+    return _numbers(x.to_numpy()) if all(map(_is_plain, types)) else None
 
 
 def _is_frame(x: Any) -> bool:
@@ -38,6 +38,11 @@ def _is_frame(x: Any) -> bool:
 
 def _is_plain(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "iuf"
+
+
+def _is_double(dtype: Any) -> bool:
+    """Whether numbers of a type are computed in float64, and that holds them all."""
+    return _is_plain(dtype) and (dtype == np.float64 or (dtype.itemsize <= 4 and dtype.kind != "f"))
 
 
 def _numbers(x: Array) -> Array | None:
@@ -63,7 +68,7 @@ def _with_positions(frame: Any, categories: Mapping[int, Array]) -> Array | None
             if _is_plain(dtype):
                 return None
             made[:, place] = _positions(categories[place], column.to_numpy(object))
-        elif _is_plain(dtype) and (dtype == np.float64 or dtype.kind in "iu"):
+        elif _is_plain(dtype) and (dtype == np.float64 or dtype.kind != "f"):
             numbers = _numbers(column.to_numpy())
             if numbers is None:
                 return None

@@ -44,7 +44,7 @@ class Served:
         self._one: Callable[..., Any] = one.compiled[0].run
         largest = float(np.finfo(dtype).max)
         self._limit = min(made.limit, largest)
-        # Squares whose sum is finite are of lesser numbers than its root.
+        # If the sum of squares is finite, each number is below the root of the largest.
         self._bound = made.limit**2 if made.limit < largest**0.5 else np.inf
 
     def run(self, method: str, rows: Any) -> Any:
@@ -67,7 +67,7 @@ class Served:
 
     def _matrix(self, rows: Any) -> Any:
         if self.leading is not None:
-            return self.leading.transform(rows.copy())  # the original may be given them yet
+            return self.leading.transform(rows.copy())  # the original may still be given them
         return matrix_of(rows, self._names, self.made.categories)
 
     def _takes(self, x: Array) -> bool:
@@ -90,6 +90,8 @@ class Served:
         result = self._classes[result]
         if "sure" not in found or _all_positive(found["sure"]):
             return result
+        if self.leading is not None:
+            return None  # its steps may give some rows alone other features
         unsure = ~(found["sure"] > 0)
         some = rows[unsure] if type(rows) is np.ndarray else rows.iloc[np.flatnonzero(unsure)]
         result[unsure] = self.original.predict(some)

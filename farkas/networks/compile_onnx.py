@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from farkas.networks.given_shapes import plain_shapes
@@ -66,7 +67,23 @@ def compile_onnx(
     if threads is not None:
         check_threads(threads)
     where = target_of(cc, cache, threads, target)
-    return compile_origin(Origin(compile_origin, source, where, plain_shapes(shapes), progress))
+    model = _own(source)
+    return compile_origin(Origin(compile_origin, model, where, plain_shapes(shapes), progress))
+
+
+def _own(source: Any) -> Any:
+    """A model that stays as it is: it may be read again, in another folder, for other sizes."""
+    if isinstance(source, (bytearray, memoryview)):
+        return bytes(source)
+    if isinstance(source, str):
+        return os.path.abspath(source)
+    if isinstance(source, Path):
+        return source.absolute()
+    if hasattr(source, "CopyFrom"):  # a message
+        made = type(source)()
+        made.CopyFrom(source)
+        return made
+    return source
 
 
 def compile_origin(origin: Origin) -> Network:

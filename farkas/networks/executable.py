@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from poly.errors import ArgumentError
+from poly.ir.intervals import MOST_BYTES
 from poly.ir.port import Port
 from runtime.common.compile_report import CompileReport
 from runtime.network.profile import Timing
@@ -108,6 +110,8 @@ def check_prepared(
         port.check(found[port.name], sizes)
         if any(e < 0 for e in found[port.name]):
             raise ArgumentError(f"the shape {found[port.name]} of {port} has a negative size")
+        if prod(max(1, e) for e in found[port.name]) * port.dtype.bytes >= MOST_BYTES:
+            raise ArgumentError(f"the shape {found[port.name]} of {port} is too large for memory")
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from farkas.networks.executable import WholeGraph
 from farkas.networks.network import Network, Origin
-from farkas.networks.network_cache import Content, keeper_of
+from farkas.networks.network_cache import Content, files_of, keeper_of
 from farkas.networks.stages import Stages
 from frontends.onnx import (
     DynamicShapeError,
@@ -33,6 +33,7 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
     # A file that changes until here is compiled as it is now, and not kept.
     opened = replace(origin, digest=None).open()
     keeper = None if content is None else keeper_of(content, opened)
+    origin = replace(origin, files=keeper.files if keeper else files_of(origin, opened))
     try:
         given = given_inputs(opened, shapes)
     except DynamicShapeError:

@@ -9,8 +9,9 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -46,6 +47,7 @@ class Origin:
     no weights are kept; shapes : the given sizes; outputs : names of values that are returned in
     addition to the outputs; passed : names of inputs that are passed although they have defaults
     digest : of the file when it was compiled; None if that is not known
+    files : the digests of the other files that it is made from, by name
     """
 
     compile: Callable[[Origin], Network]
@@ -56,6 +58,7 @@ class Origin:
     outputs: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     digest: str | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
 
     def open(self) -> Source:
         """The model, read again.
@@ -79,6 +82,15 @@ class Origin:
         """
         if self.digest is not None and model_digest(self.model) not in (self.digest, None):
             raise changed(self.model)
+        for name, known in self.files.items():
+            if self.file_digest(name) not in (known, None):
+                raise changed(self.model)
+
+    def file_digest(self, name: str) -> str | None:
+        """The digest of a file beside the model's; None if it cannot be read."""
+        if not isinstance(self.model, (str, os.PathLike)):
+            return None
+        return file_digest(Path(self.model).parent / name)
 
     def passing(self, names: Collection[str]) -> Origin | None:
         """The same with further inputs passed; None if not all are inputs with defaults."""
@@ -455,7 +467,7 @@ class Network:
         def values(names: tuple[str, ...]) -> Mapping[str, Array]:
             outputs = (*self.origin.outputs, *names)
             network = self.origin.compile(replace(self.origin, outputs=outputs)) if names else self
-            return network.run(inputs)
+            return network.run(inputs, like="numpy")
 
         tolerance = Tolerance(rtol, atol)
         return compare(self.origin.open(), values, reference, inputs, tolerance)

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +27,7 @@ from poly.ir.instruction_tables import declared_intrinsics
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
 from runtime.common.cache import digest
-from runtime.common.fingerprint import code_digest, file_digest
+from runtime.common.fingerprint import code_digest
 from runtime.cpu.openmp_pool import team_flags, with_team
 from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import recall_model, store_model
@@ -69,18 +68,12 @@ class Content:
         assert isinstance(runner, CpuRunner), "no other target recalls networks"
         return runner
 
-    def file_digest(self, name: str) -> str | None:
-        """The digest of a file beside the network's."""
-        if isinstance(self.origin.model, bytes):
-            return None
-        return file_digest(Path(self.origin.model).parent / name)
-
     def has_changed(self, files: Mapping[str, str | None]) -> bool:
         """Whether the network is not the same any more.  files : digests of other files, by name"""
         return self._have_changed(files) or model_digest(self.origin.model) != self.digest
 
     def _have_changed(self, files: Mapping[str, str | None]) -> bool:
-        return any(d is None or self.file_digest(name) != d for name, d in files.items())
+        return any(d is None or self.origin.file_digest(name) != d for name, d in files.items())
 
     def record(self) -> NetworkRecord | None:
         """What is in the cache, None unless it is intact and made from the same files."""
@@ -186,4 +179,9 @@ class Keeper(VariantStore):
 
 def keeper_of(content: Content, opened: Source) -> Keeper:
     """What stores a network that was just opened."""
-    return Keeper(content, {name: content.file_digest(name) for name in opened.external_files})
+    return Keeper(content, files_of(content.origin, opened))
+
+
+def files_of(origin: Origin, opened: Source) -> dict[str, str | None]:
+    """The digests of the files beside a model, by name."""
+    return {name: origin.file_digest(name) for name in opened.external_files}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from farkas.networks.executable import WholeGraph
 from farkas.networks.network import Network
 from farkas.networks.network_cache import Content, Keeper
@@ -12,12 +14,13 @@ def recall(content: Content) -> Network | None:
     found = content.record()
     if found is None:
         return None
+    origin = replace(content.origin, files=found.files)
     if isinstance(found.made, str):
         model = content.load(found.made)
-        return None if model is None else Network(content.origin, WholeGraph(model))
+        return None if model is None else Network(origin, WholeGraph(model))
 
     from farkas.networks.stages import Stages  # networks of fixed sizes do without
 
     made, keeper = found.made, Keeper(content, found.files)
-    executable = Stages(content.origin, made.start, made.inputs, made.outputs, keeper=keeper)
-    return Network(content.origin, executable)
+    executable = Stages(origin, made.start, made.inputs, made.outputs, keeper=keeper)
+    return Network(origin, executable)

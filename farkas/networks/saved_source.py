@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from poly.errors import ArgumentError, ModelError, SavedFileError
 from runtime.common.archive import Archive, Member
+from runtime.common.cache import remove_own
 
 if TYPE_CHECKING:
     from frontends.onnx import Source
@@ -36,7 +37,7 @@ class SavedSource(os.PathLike[str]):
 
     def __fspath__(self) -> str:
         with self._lock:
-            if self._folder is None:
+            if self._folder is None or not self._folder.is_dir():
                 self._folder = self._extracted()
             return str(self._folder / _FILE)
 
@@ -49,13 +50,13 @@ class SavedSource(os.PathLike[str]):
                 f"{self.path} holds compiled code only; for other sizes, other outputs or C, use "
                 "the ONNX model, or save with with_model=True"
             )
-        made = tempfile.TemporaryDirectory(prefix="farkas-saved-", ignore_cleanup_errors=True)
-        weakref.finalize(self, made.cleanup)
+        made = Path(tempfile.mkdtemp(prefix="farkas-saved-"))
+        weakref.finalize(self, remove_own, made, os.getpid())
         try:
-            archive.extract(FOLDER, Path(made.name))
+            archive.extract(FOLDER, made)
         except OSError as error:
             raise ModelError(f"cannot read the model in {self.path}: {error.strerror}") from None
-        return Path(made.name)
+        return made
 
 
 def model_members(model: Any, opened: Source) -> dict[str, Member]:
@@ -67,6 +68,8 @@ def model_members(model: Any, opened: Source) -> dict[str, Member]:
     ------
     ArgumentError : a model in memory is too large to be written.
     """
+    from frontends.onnx.core.serialise import serialised
+
     if isinstance(model, bytes):
         return {FOLDER + _FILE: model}
     if isinstance(model, (str, os.PathLike)):
@@ -74,6 +77,6 @@ def model_members(model: Any, opened: Source) -> dict[str, Member]:
         others = {FOLDER + name: path.parent / name for name in opened.external_files}
         return {FOLDER + _FILE: path, **others}
     try:
-        return {FOLDER + _FILE: model.SerializeToString()}
-    except ValueError as error:
+        return {FOLDER + _FILE: serialised(model)}
+    except ModelError as error:
         raise ArgumentError(f"the model cannot be written: {error}; save it to a file") from error

@@ -326,7 +326,9 @@ class Stages(Executable):
         # Networks of the cache run without the importer.
         from frontends.onnx import import_stage
 
-        return import_stage(self._source, given, start.nodes, self._runner.routines)
+        stage = import_stage(self._source, given, start.nodes, self._runner.routines)
+        self._origin.check()  # weights are read from their files by each import
+        return stage
 
     def _add(self, start: Start, values: Mapping[str, Array], stage: Stage) -> Variant:
         """Compile a stage, and keep it."""

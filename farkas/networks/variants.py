@@ -123,8 +123,9 @@ class Start:
         """The values in the form that an import takes."""
         given = {}
         for name, axes in self.reads.items():
-            array = values[name]
-            found = Given.of(array, name in self.demanded)
+            array, known = values[name], name in self.demanded
+            # What is compiled owns its constants: the caller may use an array again.
+            found = Given.of(array.copy() if known else array, known)
             if found.array is None:
                 every = tuple(f"{name}.{a}" for a in range(len(found.shape)))
                 found = replace(found, open=every if axes is None else axes)

@@ -10,8 +10,12 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.numpy_helper import to_array
 
+from frontends.onnx.core.graph_names import captured_names, subgraphs, used_names
+from frontends.onnx.model.loading import check_structure
+
 #: What ONNX Runtime appends to the name of a value whose name an output of the network has taken.
-_OUTPUT_SUFFIX = "_QuantizeLinear_Input"
+OUTPUT_SUFFIX = "_QuantizeLinear_Input"
+BACK_SUFFIX = "_DequantizeLinear_Output"
 _WEIGHT_SUFFIX = "_float32"
 #: Activations that may disappear into the range of a quantised value.
 REMOVABLE = ("Relu", "Clip")
@@ -31,14 +35,15 @@ class Wide:
     def readers(self) -> Mapping[str, list[NodeProto]]:
         found: dict[str, list[NodeProto]] = {}
         for node in self.graph.node:
-            for name in {*filter(None, node.input), *_read_by_bodies(node)}:
+            for name in {*used_names(node)}:
                 found.setdefault(name, []).append(node)
         return found
 
     @cached_property
     def inner(self) -> frozenset[str]:
-        """What bodies read, their own values included."""
-        return frozenset(name for node in self.graph.node for name in _read_by_bodies(node))
+        """What bodies read."""
+        bodies = (body for node in self.graph.node for body in subgraphs(node))
+        return frozenset(name for body in bodies for name in captured_names(body))
 
     @cached_property
     def outputs(self) -> frozenset[str]:
@@ -62,7 +67,7 @@ def narrow_nodes(wide: Wide, quantised: ModelProto, kinds: frozenset[str]) -> fr
 
 def with_activations(wide: Wide, narrow: Iterable[str], excluded: Iterable[str]) -> frozenset[str]:
     """`excluded`, the activations before what reads values in float32, and those that a range of 8
-    bits, of which 0 is always one, cannot stand for.
+    bits, which always includes 0, cannot stand for.
 
     narrow : the nodes that can be quantised; outputs of the network count as reading float32
     """
@@ -123,6 +128,9 @@ def read_wide(wide: Wide, quantised: ModelProto, excluded: frozenset[str]) -> Mo
         if output.name in sources:
             _give(model, output.name, sources[output.name])
     _remove_unused(model)
+    order = [NodeProto.FromString(n.SerializeToString()) for n in check_structure(model)]
+    del model.graph.node[:]
+    model.graph.node.extend(order)  # bodies may read what ONNX Runtime makes only later
     return model
 
 
@@ -138,7 +146,7 @@ def _round_trips(model: ModelProto) -> dict[str, str]:
 
 def _is_whole(wide: Wide, makers: Mapping[str, NodeProto], value: str) -> bool:
     """Whether a value is the one of the network in float32, with its activation."""
-    before = wide.makers.get(value.removesuffix(_OUTPUT_SUFFIX))
+    before = wide.makers.get(value.removesuffix(OUTPUT_SUFFIX))
     after = makers.get(value)
     return (before.name if before else "") == (after.name if after else "")
 
@@ -146,7 +154,7 @@ def _is_whole(wide: Wide, makers: Mapping[str, NodeProto], value: str) -> bool:
 def _give(model: ModelProto, output: str, source: str) -> None:
     """Give an output by its value in float32; what reads it in 8 bits goes on to do so."""
     taken = {name for node in model.graph.node for name in node.output}
-    back = f"{output}_DequantizeLinear_Output"
+    back = f"{output}{BACK_SUFFIX}"
     while back in taken:
         back += "_"
     for node in model.graph.node:
@@ -161,8 +169,8 @@ def _remove_unused(model: ModelProto) -> None:
     """Remove conversions that nothing reads, and constants that nothing reads then."""
     graph = model.graph
     while True:
-        read = {i for n in graph.node for i in n.input} | {v.name for v in graph.output}
-        read |= {name for n in graph.node for name in _read_by_bodies(n)}
+        read = {name for n in graph.node for name in used_names(n)}
+        read |= {v.name for v in graph.output}
         idle = [
             n
             for n in graph.node
@@ -175,14 +183,3 @@ def _remove_unused(model: ModelProto) -> None:
     kept = [t for t in graph.initializer if t.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
-
-
-def _read_by_bodies(node: NodeProto) -> set[str]:
-    """Names that the bodies of a node read, its own values included."""
-    found: set[str] = set()
-    for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            for inner in body.node:
-                found |= {*inner.input, *_read_by_bodies(inner)}
-            found |= {v.name for v in body.output}
-    return found

@@ -18,12 +18,13 @@ import numpy as np
 import onnx
 
 from farkas.quantize.calibration import Array, Sample
+from frontends.onnx.core.serialise import serialised
 from poly.errors import ArgumentError, ModelError
 from runtime.common.arguments import default_threads
 
 _LONGEST_REASON = 240
-#: How it shows the type of a tensor, and where that is not ONNX's name.
-_TENSOR, _WORDS = re.compile(r"tensor\((\w+)\)"), {"float64": "double", "float32": "float"}
+#: How it shows the type of a tensor.
+_TENSOR = re.compile(r"tensor\((\w+)\)")
 #: What ONNX Runtime writes to the error stream; warnings are its default.
 _WARNINGS, _ERRORS = 2, 3
 
@@ -101,13 +102,7 @@ def runner(model: bytes, threads: int | None) -> Callable[[Sample], list[Array]]
     ------
     ModelError : the model cannot be loaded or, from the function, run.
     """
-    runtime = _package("onnxruntime")
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _ERRORS
-    options.intra_op_num_threads = threads or default_threads()
-    with _reported("load"):
-        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = _session(model, threads or default_threads())
 
     def run(sample: Sample) -> list[Array]:
         with _reported("run"):
@@ -125,17 +120,21 @@ def types_of(model: bytes, names: Sequence[str]) -> dict[str, int]:
     """
     shown = onnx.load_from_string(model)
     shown.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
+    session = _session(serialised(shown), 1)
+    kinds = {o.name: _TENSOR.fullmatch(o.type) for o in session.get_outputs()}
+    found = {n: kinds[n] for n in names if n in kinds}
+    return {n: onnx.TensorProto.DataType.Value(m[1].upper()) for n, m in found.items() if m}
+
+
+def _session(model: bytes, threads: int) -> Any:
+    """A session without optimisations.  Raises `ModelError` if the model cannot be loaded."""
     runtime = _package("onnxruntime")
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _ERRORS
+    options.intra_op_num_threads = threads
     with _reported("load"):
-        data = shown.SerializeToString()
-        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    kinds = {o.name: _TENSOR.fullmatch(o.type) for o in session.get_outputs()}
-    found = {n: kinds[n] for n in names if n in kinds}
-    words = {n: _WORDS.get(m[1], m[1]).upper() for n, m in found.items() if m}
-    return {n: onnx.TensorProto.DataType.Value(w) for n, w in words.items()}
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _package(name: str) -> Any:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import EncodeError
 from onnx import ModelProto, NodeProto, version_converter
 
 from farkas.quantize import onnxruntime_tools
 from farkas.quantize.unfit_nodes import with_plain_biases, with_types
 from farkas.version import version
 from frontends.onnx import Source, open_model
+from frontends.onnx.core.graph_names import subgraphs
+from frontends.onnx.core.serialise import serialised
 from poly.errors import ModelError
 
 #: Scales for each channel came with this version of the operators.
@@ -75,15 +76,6 @@ def prepared(source: Source, folder: Path) -> ModelProto:
             break
     _name_nodes(found, source.model)
     return with_plain_biases(with_types(found, serialised(found)))
-
-
-def serialised(model: ModelProto) -> bytes:
-    """A model as bytes.  Raises `ModelError` if it is too large for that."""
-    try:
-        data: bytes = model.SerializeToString()
-    except (ValueError, EncodeError) as error:
-        raise ModelError("the network exceeds 2 GiB and cannot be quantised") from error
-    return data
 
 
 def size_of(source: Source) -> int:
@@ -169,6 +161,5 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
     """Nodes with those of their bodies."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _all_nodes(body.node)
+        for body in subgraphs(node):
+            yield from _all_nodes(body.node)

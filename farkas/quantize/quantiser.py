@@ -13,8 +13,8 @@ from onnx import ModelProto
 from farkas.quantize import onnxruntime_tools
 from farkas.quantize.calibration import Sample
 from farkas.quantize.float_nodes import REMOVABLE, Wide, narrow_nodes, read_wide, with_activations
-from farkas.quantize.prepare_model import serialised
 from farkas.quantize.unfit_nodes import nodes_without_ranges, unfit_nodes
+from frontends.onnx.core.serialise import serialised
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,22 @@ class Quantiser:
     @cached_property
     def unfit(self) -> frozenset[str]:
         """The names of the nodes that are never quantised, see `farkas.quantize.unfit_nodes`."""
-        found = unfit_nodes(self.wide)
-        return found | nodes_without_ranges(self.wide, self._made(found))
+        return unfit_nodes(self.wide) | nodes_without_ranges(self.wide, self._first)
 
     @cached_property
     def narrow(self) -> frozenset[str]:
         """The names of the nodes that can be quantised."""
-        made = self._made(self.unfit)
+        made = self._first if self.unfit == unfit_nodes(self.wide) else self._made(self.unfit)
         return narrow_nodes(self.wide, made, onnxruntime_tools.operators()) - self.unfit
 
+    @cached_property
+    def _first(self) -> ModelProto:
+        """All nodes in 8 bits that are known to be fit before there are ranges."""
+        return self._made(unfit_nodes(self.wide))
+
     def without(self, excluded: Iterable[str]) -> ModelProto:
-        """The network in 8 bits, but for the nodes `excluded` and activations before these.
+        """The network in 8 bits, but for the nodes `excluded`, and activations before these or
+        that no range of 8 bits can stand for.
 
         Raises
         ------

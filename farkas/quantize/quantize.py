@@ -19,12 +19,13 @@ from farkas.networks.network import Network
 from farkas.quantize import onnxruntime_tools
 from farkas.quantize.calibration import Data, read_samples
 from farkas.quantize.metric import RELATIVE, TOP1, Metric
-from farkas.quantize.prepare_model import opened, prepared, serialised, size_of
+from farkas.quantize.prepare_model import opened, prepared, size_of
 from farkas.quantize.quantiser import Quantiser
 from farkas.quantize.report import Row, change, percent, sizes, table
 from farkas.quantize.search import Chosen, Search, Units
 from farkas.targets.find_target import CacheLike, CompilerLike
 from frontends.onnx import Source
+from frontends.onnx.core.serialise import serialised
 from poly.errors import ArgumentError
 from runtime.common.arguments import check_threads
 from runtime.common.compile_report import Progress

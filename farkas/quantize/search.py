@@ -24,9 +24,10 @@ from farkas.quantize.gains import (
     units_of,
 )
 from farkas.quantize.metric import Metric, Outputs, relative_error
-from farkas.quantize.prepare_model import cleaned, serialised
+from farkas.quantize.prepare_model import cleaned
 from farkas.quantize.quantiser import Quantiser
 from frontends.onnx import Source
+from frontends.onnx.core.serialise import serialised
 from poly.errors import ModelError
 from runtime.common.compile_report import Progress
 

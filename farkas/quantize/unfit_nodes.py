@@ -11,29 +11,29 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from farkas.quantize import onnxruntime_tools
-from farkas.quantize.float_nodes import Wide
+from farkas.quantize.float_nodes import BACK_SUFFIX, OUTPUT_SUFFIX, Wide
+from frontends.onnx.core.graph_names import names_within
 from poly.ir.program import fresh_name
 
 #: What the quantiser appends to the name of a value; it takes what has such a name for its own.
 _SUFFIXES = (
-    "_scale", "_zero_point", "_quantized", "_QuantizeLinear_Input", "_QuantizeLinear_Output",
-    "_DequantizeLinear_Input", "_DequantizeLinear_Output",
+    "_scale", "_zero_point", "_quantized", OUTPUT_SUFFIX, "_QuantizeLinear_Output",
+    "_DequantizeLinear_Input", BACK_SUFFIX,
 )  # fmt: skip
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def with_types(model: ModelProto, data: bytes) -> ModelProto:
-    """A model that says the types of the values that onnx cannot infer, because of operators of
-    other domains: the quantiser would quantise a bias beside an operand that it leaves.
+    """A model that says the types of the values that onnx cannot infer, because it does not know
+    their operators: the quantiser would quantise a bias beside an operand that it leaves.
 
     data : the model as bytes
     """
-    if all(n.domain in _DEFAULT_DOMAINS for n in model.graph.node):
+    known = {v.name for v in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
+    inner = {name for n in model.graph.node for name in n.output if name} - known
+    if not inner:
         return model
     made = ModelProto()
     made.CopyFrom(model)
-    known = {v.name for v in (*made.graph.value_info, *made.graph.input, *made.graph.output)}
-    inner = {name for n in made.graph.node for name in n.output if name} - known
     for name, kind in onnxruntime_tools.types_of(data, sorted(inner)).items():
         made.graph.value_info.append(helper.make_tensor_value_info(name, kind, None))
     return made
@@ -44,7 +44,7 @@ def with_plain_biases(model: ModelProto) -> ModelProto:
     made = ModelProto()
     made.CopyFrom(model)
     stored = {t.name: t for t in made.graph.initializer}
-    taken = {*stored, *(i for n in made.graph.node for i in (*n.input, *n.output))}
+    taken = {*stored, *(name for n in made.graph.node for name in names_within(n))}
     taken |= {v.name for v in made.graph.input}
     for node in made.graph.node:
         plain = _plain_bias(node, stored) if node.op_type == "Gemm" else None

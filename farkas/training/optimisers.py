@@ -49,15 +49,17 @@ class Optimiser:
             found[name] = float(number)
         return found
 
-    def text(self, dtype: str) -> str:
+    def text(self, dtype: str, gradient: str = "") -> str:
         """The program of the rule for weights of an element type; scalars and what is kept have the
-        type in which these are computed.
+        type in which weights are computed.
+
+        gradient : the type of the gradient, that of the weights if left out
         """
         wide = DTYPES[dtype].compute
         kept = "".join(f", {wide} {n}[N]" for n in self.kept)
         scalars = "".join(f", {wide} {n}[]" for n in self.scalars)
         results = ", ".join(("W", *self.kept))
-        given = f"{dtype} W[N], {dtype} G[N]{kept}{scalars}"
+        given = f"{dtype} W[N], {gradient or dtype} G[N]{kept}{scalars}"
         return f"def update({given}) -> ({results}) {{\n{self.rule}\n}}"
 
 

@@ -145,12 +145,13 @@ def step_graph(
 def _add_to_sum(built: Builder, label: str, gradient: str, count: int) -> str:
     """What a sum of gradients becomes: their mean, after so many."""
     tensor = built.values[gradient]
+    wide = replace(tensor, dtype=tensor.dtype.compute)
     size = Const(prod(static_shape(tensor)))
     text = (
-        f"def add({tensor.dtype} S[{size}], {tensor.dtype} G[{size}]) -> (T) "
+        f"def add({wide.dtype} S[{size}], {tensor.dtype} G[{size}]) -> (T) "
         f"{{ T[i] = S[i] + G[i] * {1 / count!r} }}"
     )
-    arrays = [built.view(v, (size,)) for v in (built.input(label, tensor), gradient)]
+    arrays = [built.view(v, (size,)) for v in (built.input(label, wide), gradient)]
     (made,) = built.call(parse_program(text), arrays, "accumulate")
     return built.view(made, tensor.shape)
 
@@ -162,7 +163,10 @@ def _update_graph(
     built = Builder(replace(graph, inputs=(), outputs=(), nodes=(), values={}, constants={},
                             labels={}))  # fmt: skip
     given = {n: built.input(n, graph.values[w]) for n, w in weights.items()}
-    gradients = {n: built.input(sums[n], graph.values[w]) for n, w in weights.items()}
+    gradients = {}
+    for n, w in weights.items():
+        wide = replace(graph.values[w], dtype=graph.values[w].dtype.compute)
+        gradients[n] = built.input(sums[n], wide)
     state, results, scalars = _add_updates(built, training, given, gradients)
     zeros: dict[str, str | float] = dict.fromkeys(sums.values(), 0.0)
     return Part(built.whole(results), {**state, **zeros}, tuple(state)), scalars
@@ -319,7 +323,8 @@ def _add_update(
     optimiser = training.optimiser
     tensor = built.values[weight]
     count = Const(prod(static_shape(tensor)))
-    program = specialise(parse_program(optimiser.text(str(tensor.dtype))), {"N": int(count.value)})
+    text = optimiser.text(str(tensor.dtype), str(built.values[gradient].dtype))
+    program = specialise(parse_program(text), {"N": int(count.value)})
     pure, _ = without_updates(program, Names(program))
     kept = {f"{label}.{n}": first for n, first in optimiser.kept.items()}
     wide = replace(tensor, dtype=tensor.dtype.compute)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ class CompiledStep:
 
     graphs: StepGraph
     models: tuple[CompiledGraph, ...]
+
+    @cached_property
+    def types(self) -> Mapping[str, np.dtype]:
+        """The element types of all inputs, by name."""
+        return {p.name: p.dtype.numpy for m in self.models for p in m.inputs}
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,7 @@ class Trainer:
             numbers: dict[str, Any] = {counter: np.int64(number)} if counter else {}
             labels = step.graphs.scalars
             at = self.training.optimiser.at(-(-number // every))
-            types = {p.name: p.dtype.numpy for m in step.models for p in m.inputs}
-            scalars = {labels[n]: np.array(v, types[labels[n]]) for n, v in at.items()}
+            scalars = {labels[n]: np.array(v, step.types[labels[n]]) for n, v in at.items()}
             loss = np.empty((), step.models[0].outputs[0].dtype.numpy)
             given = {**batch, **numbers} | ({} if step.graphs.update else scalars)
             self._run(step, 0, given, [loss], threads)

@@ -108,7 +108,7 @@ def _equal(e: Emitter, name: str, keys: np.ndarray, dtype: str) -> str:
 
 
 def _must_be_known(e: Emitter, same: str) -> None:
-    """Rows without a category are refused by scikit-learn."""
+    """Rows without a category are left to scikit-learn, which refuses them, or warns."""
     e.known.append(e.op("ReduceSum", same, e.constant([1]), keepdims=0))
 
 

@@ -24,9 +24,10 @@ class Converted:
     model : its bytes; its input is X[N, features], of the type that was asked for
     methods : those that it computes, each in an output of this name
     classes : what `predict` returns, if its output has positions in this array
-    checks : outputs [N] that are there: "known" is not positive where scikit-learn refuses a row,
-        "sure" where rounding could change the class of one
-    limit : numbers of greater magnitude are refused by scikit-learn
+    checks : outputs [N] that are there: "known" is not positive where scikit-learn has to compute
+        a row, since it refuses it, warns, or rounding decides; "sure" where rounding could change
+        the class of one
+    limit : numbers of greater magnitude stay with scikit-learn
     takes_missing : whether NaN is treated as scikit-learn does
     categories : for columns of text, what they may be; X has their positions, and -1 for others
     has_trees : whether code for one row differs from that for many

@@ -98,7 +98,7 @@ class Emitter:
         self.numbers: set[int] = set()
         #: Values [N] that are not positive where rounding could change the class of a row.
         self.sure: list[str] = []
-        #: Values [N] that are not positive where scikit-learn refuses a row.
+        #: Values [N] that are not positive where scikit-learn has to compute a row.
         self.known: list[str] = []
         self.has_trees = False
         self._count = 0

@@ -92,7 +92,7 @@ def min_max_scaler(e: Emitter, scaler: Any, x: Features) -> Features:
 
 
 def _largest(x: Features) -> float:
-    """What may be added to as much without an overflow."""
+    """A magnitude that leaves room for a sum and a few roundings."""
     return float(np.finfo(x.dtype).max) / 4
 
 
@@ -188,6 +188,7 @@ def truncated_svd(e: Emitter, model: Any, x: Features) -> Features:
 
 
 def _product(e: Emitter, x: Features, weights: np.ndarray) -> Features:
+    e.limit = min(e.limit, _largest(x) / max(1.0, float(np.abs(weights).sum(0).max())))
     name = e.op("MatMul", x.name, e.constant(weights, x.dtype))
     return x.made(name, width=weights.shape[1])
 
@@ -200,6 +201,7 @@ def polynomial(e: Emitter, model: Any, x: Features) -> Features:
     degree = int(powers.sum(1).max(initial=0))
     if not 1 <= degree <= 4:
         raise Unsupported(f"PolynomialFeatures of degree {degree}")
+    e.limit = min(e.limit, _largest(x) ** (1 / degree))
     zero, one = e.constant([0.0], x.dtype), e.constant([1.0], x.dtype)
     first = e.op("Gather", x.name, e.constant([0]), axis=1)
     ones = e.op("Add", e.op("Mul", first, zero), one)

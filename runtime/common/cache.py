@@ -421,12 +421,13 @@ def _stand_in(directory: Path, error: OSError) -> Cache:
         except OSError as other:
             raise CacheError(f"{problem}; nor to a temporary directory: {other}") from error
         _STAND_INS[directory] = Cache(folder)
-        atexit.register(_remove_own, folder, os.getpid())
+        atexit.register(remove_own, folder, os.getpid())
     _warn(directory, error)
     return _STAND_INS[directory]
 
 
-def _remove_own(folder: Path, owner: int) -> None:
+def remove_own(folder: Path, owner: int) -> None:
+    """Remove a folder, in the process that has made it."""
     if os.getpid() == owner:  # not in a child process
         shutil.rmtree(folder, ignore_errors=True)
 

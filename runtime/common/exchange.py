@@ -372,6 +372,6 @@ def given_back(results: Any, library: Library | None, out: Sequence[tuple[Any, A
     for passed, array in out:
         if array is results:
             return passed
-    if library is None or not isinstance(results, np.ndarray):
-        return results
+    if library is None or not isinstance(results, np.ndarray) or results.dtype.hasobject:
+        return results  # no other library has strings
     return library.from_numpy(results)

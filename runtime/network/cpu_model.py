@@ -77,14 +77,16 @@ class CpuModel(CompiledGraph):
 
     def __init__(self, built: Built, threads: int, toolchain: Toolchain, cache: Cache) -> None:
         """toolchain : that of `runtime.cpu.openmp_pool.with_team`"""
-        graph = built.graph
+        # The aligned arrays alone are kept.
+        constants = {n: aligned_copy(a, ALIGNMENT) for n, a in built.graph.constants.items()}
+        graph = replace(built.graph, constants=constants)
+        built = replace(built, graph=graph)
         steps = [n for n in graph.nodes if not isinstance(n, View) and built.sharing.runs(n)]
         super().__init__(graph, steps, threads)
         self.built, self.entry = built, built.entry
         self._library, self._function = load_network(built.entry)
         check_parallel(toolchain, threads)
         self._order = pointer_order(graph, built.sharing, built.scratch)
-        self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
         self._routines = routines = [n for n in steps if isinstance(n, Routine)]
         #: The pointers that a call passes: inputs, outputs, constants, memory in the arena, and in
         #: which array routines say whether they have failed.
@@ -94,7 +96,7 @@ class CpuModel(CompiledGraph):
         self._failures = [f"{r.origin or r.name}: {r.failure}" for r in routines]
         if routines:
             self._pointers[self._order.count] = ctypes.addressof(self._failed)
-        for name, array in self._constants.items():
+        for name, array in graph.constants.items():
             self._pointers[self._order.positions[name]] = address(array)
         self._plans: OrderedDict[tuple[int, ...], CallPlan] = OrderedDict()
         self._arena = _reserved(0)

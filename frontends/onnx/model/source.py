@@ -11,7 +11,6 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 import onnx
-from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from frontends.onnx.core.graph_names import names_within
@@ -19,6 +18,7 @@ from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import find_operator
 from frontends.onnx.core.own_models import DOMAIN
 from frontends.onnx.core.schemas import added_operators
+from frontends.onnx.core.serialise import serialised
 from frontends.onnx.core.stages import Given, Pending
 from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array
 from frontends.onnx.core.value_types import (
@@ -200,13 +200,7 @@ class Source:
             elif tensor.data_location == TensorProto.EXTERNAL:
                 stored = onnx.numpy_helper.from_array(self._array(tensor), tensor.name)
                 tensor.CopyFrom(stored)
-        try:
-            found: bytes = model.SerializeToString()
-        except (ValueError, EncodeError):
-            raise ModelError(
-                "the model is larger than 2 GiB, which no single file can be"
-            ) from None
-        return found
+        return serialised(model)
 
     def training(self, names: Collection[str], seed: int = 0) -> Source:
         """The model with some initializers passed like inputs, and as it is trained: batches are

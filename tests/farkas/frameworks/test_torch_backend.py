@@ -386,6 +386,28 @@ def test_exported_programs_with_a_number() -> None:
     torch.testing.assert_close(torch.as_tensor(found), x * 2 + 3)
 
 
+def test_networks_that_are_given_tensors() -> None:
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Exp", ["x"], ["y"]),
+        helper.make_node("Cast", ["x"], ["whole"], to=TensorProto.INT64),
+        helper.make_node(
+            "LabelEncoder", ["whole"], ["text"], domain="ai.onnx.ml",
+            keys_int64s=[1, 2, 3], values_strings=["one", "two", "three"],
+        ),
+    ]  # fmt: skip
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "xy"]
+    text = helper.make_tensor_value_info("text", TensorProto.STRING, [3])
+    graph = helper.make_graph(nodes, "g", ports[:1], [ports[1], text])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    network, x = fk.compile_onnx(model), torch.tensor([1.0, 2.0, 3.0])
+    found = network.run({"x": x})
+    assert torch.is_tensor(found["y"]) and [*found["text"]] == ["one", "two", "three"]
+    assert network.compare({"y": x.exp().numpy()}, {"x": x}).agrees
+
+
 def test_exported_programs_that_return_a_value_twice_or_an_input() -> None:
     class Twice(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

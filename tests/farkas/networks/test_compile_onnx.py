@@ -31,6 +31,43 @@ def test_a_model_from_every_source(
     assert [str(p) for p in model.outputs] == ["float32 out/1[2,3]", "float32 sum[2,4]"]
 
 
+@pytest.mark.parametrize("kind", ["message", "bytes"])
+def test_a_model_that_changes_later(
+    kind: str, small_model: onnx.ModelProto, arrays: Arrays
+) -> None:
+    data = bytearray(small_model.SerializeToString())
+    model = fk.compile_onnx(small_model if kind == "message" else data)
+    small_model.graph.ClearField("node")
+    data[:] = bytes(len(data))
+    for network in (model, model.specialize(batch=2)):
+        np.testing.assert_array_equal(network.run(arrays)["sum"], arrays["x"] * 2)
+
+
+def test_a_path_from_another_folder(
+    model_file: Path, arrays: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model_file.parent)
+    model = fk.compile_onnx(model_file.name)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    np.testing.assert_array_equal(model.run(arrays)["sum"], arrays["x"] * 2)
+    assert model.specialize(batch=2).is_whole
+
+
+def test_sizes_that_no_memory_has(small_model: onnx.ModelProto) -> None:
+    with pytest.raises(fk.ArgumentError, match="too large for memory"):
+        fk.compile_onnx(small_model).prepare({"batch": 2**62})
+
+
+def test_constants_are_kept_once(small_model: onnx.ModelProto) -> None:
+    constant = onnx.numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
+    small_model.graph.initializer.append(constant)
+    del small_model.graph.input[1]
+    (model,) = fk.compile_onnx(small_model, shapes={"batch": 2}).compiled
+    for array in model.graph.constants.values():
+        assert array.ctypes.data % 64 == 0
+
+
 def test_stages_are_reported_and_measured(small_model: onnx.ModelProto, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
 
@@ -151,6 +188,22 @@ def test_run_with_random_inputs(cli: Cli, model_file: Path, arrays: Arrays) -> N
     assert not np.array_equal(np.load("o/sum.npy"), before)
 
 
+def test_bfloat16_in_files(cli: Cli, tmp_path: Path) -> None:
+    """numpy's files say float32, and of other arrays of two bytes nothing."""
+    kind = onnx.TensorProto.BFLOAT16
+    ports = [helper.make_tensor_value_info(n, kind, [3]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [ports[0]], [ports[1]])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), "b.onnx")
+    values = np.array([1, 2.5, -3], np.float32)
+    np.save("x.npy", values)
+    np.save("v.npy", values.astype(fk.DTYPES["bfloat16"].numpy))
+    for file in ("x.npy", "v.npy"):
+        done = cli("run", "b.onnx", "--input", f"x={file}", "--output-dir", "out")
+        assert done.exit_code == 0, done.output
+        np.testing.assert_array_equal(np.load("out/y.npy"), -values)
+
+
 def test_run_with_the_only_input(cli: Cli, tmp_path: Path, arrays: Arrays) -> None:
     onnx.save(
         model_of([helper.make_node("Relu", ["in=put"], ["y"])], {"in=put": [2, 4]}, {"y": [2, 4]}),
@@ -166,7 +219,7 @@ def test_run_with_the_only_input(cli: Cli, tmp_path: Path, arrays: Arrays) -> No
     [
         ([], 2, "Missing argument"),
         (["none.onnx"], 1, "none.onnx"),
-        (["."], 1, "'.' is a directory"),
+        (["."], 1, "is a directory"),
         (["x.npy"], 1, "error:"),
         (["cut.onnx"], 1, "error:"),
         (["small.onnx", "--random"], 1, "open dimension 'batch'; fix it, as in --shape batch=1"),

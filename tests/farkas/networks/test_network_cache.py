@@ -96,6 +96,27 @@ def test_external_data_counts(tmp_path: Path) -> None:
         fk.compile_onnx(file, cache=store)
 
 
+@pytest.mark.parametrize("recalled", [False, True])
+def test_weights_that_change_between_runs(recalled: bool, tmp_path: Path) -> None:
+    """One network does not compute with two sets of weights."""
+    store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of([node], {"x": ["n", 4]}, {"y": ["n", 3]})
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS, "w"))
+    save_apart(model, file)
+    found = fk.compile_onnx(file, cache=store)
+    rows = np.ones((5, 4), np.float32)
+    found.run({"x": rows})
+    if recalled:
+        found = fk.compile_onnx(file, cache=store)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(-WEIGHTS, "w"))
+    save_apart(model, file)
+    np.testing.assert_allclose(found.run({"x": rows})["y"], rows @ WEIGHTS, rtol=1e-5)
+    for call in (lambda: found.run({"x": rows[:0]}), lambda: found.specialize(n=2)):
+        with pytest.raises(fk.ModelError, match="has changed since"):
+            call()
+
+
 def test_shapes_count(tmp_path: Path) -> None:
     store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
     node = helper.make_node("Relu", ["x"], ["y"])

@@ -406,9 +406,40 @@ def test_the_command_line(cli: Cli, tmp_path: Path, small: bytes, away: Away) ->
         (["m.fkm", "--cc", "gcc"], "m.fkm is compiled already; --cc and --target are for ONNX"),
         (["k.fkm"], "k.fkm is a kernel, which is loaded and called in Python"),
         (["none.fkm"], "none.fkm does not exist"),
+        (["m.fkm", "--random", "--shape", "q=9"], "--shape names 'q'; the inputs are"),
+        (["m.fkm", "--input", "x=x.npy", "--shape", "x=3,3"], "shape"),
+        (["m.fkm", "--random", "--shape", f"n={10**18 - 1}"], "too large for memory"),
     ):
         failed = cli("run", *words)
         assert failed.exit_code in (1, 2) and message in failed.output
+
+
+def test_the_model_is_not_overwritten(cli: Cli, tmp_path: Path) -> None:
+    onnx.save(product(), "m.onnx")
+    before = Path("m.onnx").read_bytes()
+    for words, message in (
+        (["-o", "m.onnx"], "m.onnx is what is read, and would be lost"),
+        (["-o", "none/m.fkm"], "there is no folder none"),
+        (["-o", "."], "it is a folder"),
+    ):
+        failed = cli("save", "m.onnx", *words)
+        assert failed.exit_code == 1 and message in failed.output
+    assert Path("m.onnx").read_bytes() == before
+
+
+def test_a_child_leaves_the_model_to_its_parent(tmp_path: Path) -> None:
+    fk.compile_onnx(product()).save(tmp_path / "m.fkm", with_model=True)
+    done = run_apart(
+        "import os, sys, farkas as fk\n"
+        "model = fk.load('m.fkm')\n"
+        "path = os.fspath(model.origin.model)\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print(os.path.exists(path))\n",
+        tmp_path, FARKAS_CACHE_DIR=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr
 
 
 def run_apart(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:

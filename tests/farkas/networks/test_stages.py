@@ -200,6 +200,23 @@ def test_a_shape_that_is_an_input_specialises() -> None:
         compiled.run({"x": x, "s": np.array([5, 2])})
 
 
+def test_arrays_that_decide_shapes_may_be_used_again() -> None:
+    """What is compiled for their elements keeps none of their memory."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "s"], ["r"]),
+        helper.make_node("NonZero", ["r"], ["places"]),
+        helper.make_node("Identity", ["s"], ["same"]),
+        helper.make_node("Unsqueeze", ["s", "one"], ["s2"]),
+        helper.make_node("Sub", ["places", "s2"], ["product"]),
+    ]
+    model = build(nodes, {"x": (F, [2]), "s": (L, [2])}, {"same": L, "product": L},
+                  {"one": np.array([1])})  # fmt: skip
+    compiled, x, shape = fk.compile_onnx(model), floats(2), np.array([2, 1])
+    compiled.run({"x": x, "s": shape})
+    shape[:] = [1, 2]
+    agree(model, compiled, {"x": x, "s": np.array([2, 1])})
+
+
 def test_a_shape_that_is_computed_splits_the_model() -> None:
     nodes = [
         helper.make_node("Exp", ["x"], ["e"]),

@@ -93,8 +93,25 @@ def of_another_domain() -> ModelProto:
 
 
 def unknown_to_onnx() -> ModelProto:
-    kind = "SimplifiedLayerNormalization"
-    return between([node(kind, ["a", "g"], ["c"], "norm", axis=-1)], {"g": drawn(8)})
+    nodes = [
+        node("SimplifiedLayerNormalization", ["a", "g"], ["b"], "norm", axis=-1),
+        node("Gemm", ["b", "w", "bias"], ["c"], "gemm"),
+    ]
+    return between(nodes, {"g": drawn(8), "w": drawn(8, 8), "bias": drawn(8)})
+
+
+def captured() -> ModelProto:
+    """Branches that read a value which is quantised, and a name that a bias could take."""
+    info = helper.make_tensor_value_info("bias_bias", TensorProto.FLOAT, [1, 8])
+    branches = [
+        helper.make_graph([node(kind, ["b"], ["bias_bias"])], "branch", [], [info])
+        for kind in ("Neg", "Abs")
+    ]
+    nodes = [
+        node("Gemm", ["a", "w", "bias"], ["b"], "gemm"),
+        node("If", ["yes"], ["c"], "if", then_branch=branches[0], else_branch=branches[1]),
+    ]
+    return between(nodes, {"w": drawn(8, 8), "bias": drawn(1, 8), "yes": np.array(True)})
 
 
 def named_like_a_scale() -> ModelProto:
@@ -118,6 +135,7 @@ def named_like_a_scale() -> ModelProto:
         (masked, "mask softmax"),
         (of_another_domain, ""),
         (unknown_to_onnx, ""),
+        (captured, ""),
         (named_like_a_scale, "first mul"),
     ],
 )
@@ -147,7 +165,7 @@ def test_transposed_convolutions_in_groups(tmp_path: Path) -> None:
     assert made.unfit == {"groups"} and made.narrow == {"conv"}
 
 
-@pytest.mark.parametrize("network", [masked, unknown_to_onnx])
+@pytest.mark.parametrize("network", [masked, unknown_to_onnx, captured])
 def test_such_networks_come_out(network: Callable[[], ModelProto]) -> None:
     made = fk.quantize_onnx(network(), {"x": ROWS}, max_drop=np.float64(20))
     assert made.reached
