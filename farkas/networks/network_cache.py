@@ -8,6 +8,7 @@ of their own, see `runtime.network.model_store`.
 from __future__ import annotations
 
 import contextlib
+import marshal
 import pickle
 import sys
 from abc import ABC, abstractmethod
@@ -27,7 +28,7 @@ from poly.ir.instruction_tables import declared_intrinsics
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
 from runtime.common.cache import digest
-from runtime.common.fingerprint import code_digest
+from runtime.common.fingerprint import code_digest, data_digest, file_digest
 from runtime.cpu.openmp_pool import team_flags, with_team
 from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import recall_model, store_model
@@ -59,7 +60,8 @@ class Content:
         where = (team_flags(self.runner.toolchain).identity, str(host_machine()))
         declared = (i.text for i in declared_intrinsics())
         tuned = self.runner.tuned.identity
-        return digest("network", *made_by, *where, tuned, *declared, self.digest, self.asked)
+        own = (tuned, *declared, *_foreign_operators())
+        return digest("network", *made_by, *where, *own, self.digest, self.asked)
 
     @property
     def runner(self) -> CpuRunner:
@@ -93,6 +95,15 @@ class Content:
         if toolchain != team_flags(runner.toolchain):
             return None
         return recall_model(key, toolchain, runner.cache, runner.threads or default_threads())
+
+
+def _foreign_operators() -> list[str]:
+    """Digests of the files of operators that are no part of Farkas; nothing is imported for it."""
+    core = sys.modules.get("frontends.onnx.core.node")
+    if core is None:
+        return []
+    codes = {f.__code__ for f in core.foreign_operators()}
+    return sorted(file_digest(c.co_filename) or data_digest(marshal.dumps(c)) for c in codes)
 
 
 def content_of(origin: Origin) -> Content | None:

@@ -381,6 +381,13 @@ def find_operator(name: str, opset: int, domain: str = "") -> Operator | None:
     return found
 
 
+def foreign_operators() -> tuple[Operator, ...]:
+    """The functions that other packages than this one have registered."""
+    own = __name__.partition(".")[0]
+    functions = {f for versions in _OPERATORS.values() for _, f in versions}
+    return tuple(f for f in functions if f.__module__.partition(".")[0] != own)
+
+
 def supported_operators(domain: str = "") -> tuple[str, ...]:
     """Names of the operators of a domain that can be compiled, sorted."""
     return tuple(sorted(name for own, name in _OPERATORS if own == domain))

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import defs, helper, numpy_helper
 
 import farkas as fk
 from farkas.networks import network_cache as recall
+from frontends.onnx.core import node, schemas
 from runtime.common.fingerprint import PART, data_digest, file_digest
 from tests.farkas.conftest import Command, model_of, save_apart
 
@@ -25,6 +26,9 @@ def network(weights: np.ndarray = WEIGHTS) -> onnx.ModelProto:
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     model.ir_version = 9  # which ONNX Runtime knows
     return model
+
+
+OPERATORS = dict(node._OPERATORS)
 
 
 def is_whole(model: fk.Network) -> bool:
@@ -115,6 +119,44 @@ def test_weights_that_change_between_runs(recalled: bool, tmp_path: Path) -> Non
     for call in (lambda: found.run({"x": rows[:0]}), lambda: found.specialize(n=2)):
         with pytest.raises(fk.ModelError, match="has changed since"):
             call()
+
+
+OWN = """
+from frontends.language.parse_program import parse_program
+from frontends.onnx.core.node import Compute, operator
+
+@operator("Times", domain="example.cache")
+def times(node):
+    text = "def times(float32 X[2,4]) -> (Y) {{ Y[i,j] = X[i,j] * {factor} }}"
+    return [Compute(parse_program(text), (node.required(0),))]
+"""
+
+
+def test_operators_of_ones_own_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network is compiled again where the formula of an operator has changed."""
+    store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
+    domain = "example.cache"
+    operand = defs.OpSchema.FormalParameter
+    if schemas.added_schema("Times", domain) is None:
+        schemas.add_schema(
+            defs.OpSchema(
+                "Times", domain, 1, inputs=[operand("X", "T")], outputs=[operand("Y", "T")],
+                type_constraints=[("T", ["tensor(float)"], "")],
+            )
+        )  # fmt: skip
+    model = model_of([helper.make_node("Times", ["x"], ["y"], domain=domain)],
+                     {"x": [2, 4]}, {"y": [2, 4]})  # fmt: skip
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    onnx.save(model, file)
+    rows = np.ones((2, 4), np.float32)
+    for factor, known in ((2, False), (3, False), (3, True)):
+        monkeypatch.setattr(node, "_OPERATORS", {**OPERATORS})
+        path = tmp_path / "own.py"
+        path.write_text(OWN.format(factor=factor))
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "own"})
+        found = fk.compile_onnx(file, cache=store)
+        assert is_whole(found) == known
+        np.testing.assert_array_equal(found.run({"x": rows})["y"], rows * factor)
 
 
 def test_shapes_count(tmp_path: Path) -> None:
