@@ -97,14 +97,7 @@ def run_command(
                 Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress,
                 target=target,
             )  # fmt: skip
-        if "" in arrays and len(compiled.inputs) == 1:
-            arrays[compiled.inputs[0].name] = arrays.pop("")
-        elif "" in arrays:
-            names = ", ".join(p.name for p in compiled.inputs)
-            raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
-        for port in compiled.inputs:
-            if port.dtype.name == "bfloat16" and port.name in arrays:
-                arrays[port.name] = _bfloat16(arrays[port.name])
+        arrays = _for_inputs(compiled, arrays)
         if is_saved:
             _check_sizes(compiled, sizes)
         _complete(compiled, arrays, seed if fill else None, sizes)
@@ -131,11 +124,27 @@ def run_command(
     return 0 if comparison.agrees else 1
 
 
-def _bfloat16(array: Array) -> Array:
-    """What a file has of an array of bfloat16: its bytes, or float32."""
-    if array.dtype == "V2":
-        return array.view(BFLOAT16.numpy)
-    return array.astype(BFLOAT16.numpy) if array.dtype == np.float32 else array
+def _for_inputs(model: Network, given: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays by the names of inputs, in the types that files cannot say.
+
+    Raises
+    ------
+    ArgumentError : one without a name, where there are several inputs.
+    """
+    arrays = dict(given)
+    if "" in arrays and len(model.inputs) == 1:
+        arrays[model.inputs[0].name] = arrays.pop("")
+    elif "" in arrays:
+        names = ", ".join(p.name for p in model.inputs)
+        raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
+    for port in model.inputs:
+        array = arrays.get(port.name)
+        if array is not None and port.dtype == BFLOAT16 and array.dtype in ("V2", np.float32):
+            is_raw = array.dtype == "V2"
+            arrays[port.name] = (
+                array.view(BFLOAT16.numpy) if is_raw else array.astype(BFLOAT16.numpy)
+            )
+    return arrays
 
 
 def _plain(name: str, result: Any) -> Array:

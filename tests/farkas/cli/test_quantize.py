@@ -58,7 +58,7 @@ def test_a_goal_that_is_missed(cli: Cli) -> None:
         (["--data", "wrong.npz"], "wrong.npz has arrays that are not inputs: 'image'"),
         (["--data", "calib.npz", "--metric", "top1", "--labels", "m.onnx"], "not a .npy file"),
         (["--data", "calib.npz", "--labels", "y.npy"], "labels are for the metric top1"),
-        (["--data", "calib.npz", "-o", "m.onnx"], "is the network itself"),
+        (["--data", "calib.npz", "-o", "m.onnx"], "is what is read, and would be lost"),
         (["--data", "calib.npz", "-o", "."], "it is a folder"),
         (["--data", "calib.npz", "-o", "no/m8.onnx"], "there is no folder no"),
     ],
