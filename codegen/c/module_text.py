@@ -138,7 +138,7 @@ def command(module: Module, cc: str = "cc", files: Sequence[str] = ()) -> str:
     gcc would note how vectors are passed to functions, but all of these are inlined.
     """
     openmp = ["-fopenmp"] if module.has_openmp else []
-    words = [cc, "-O2", "-Wno-psabi", *openmp, *module.flags]
+    words = [*shlex.split(cc), "-O2", "-Wno-psabi", *openmp, *module.flags]
     if len(files) < 2:
         return shlex.join([*words, "-c", *(files or [f"{module.name}.c"])])
     threads = ["-pthread"] if module.has_team and not module.has_openmp else []

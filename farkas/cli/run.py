@@ -215,10 +215,11 @@ def _check_sizes(model: Network, sizes: Mapping[str, int | tuple[int, ...]]) -> 
     for name in sizes.keys() - names:
         listed = ", ".join(map(str, model.inputs))
         raise ArgumentError(f"--shape names {name!r}; the inputs are {listed}")
-    found: dict[str, int] = {}
+    found: dict[str, int] = {n: s for n, s in sizes.items() if isinstance(s, int)}
     for port in model.inputs:
-        if port.shape is not None:
-            port.check(port.at({**dict.fromkeys(names, 1), **sizes}), found)
+        shape = sizes.get(port.name)
+        if isinstance(shape, tuple):
+            port.check(shape, found)
 
 
 def _complete(

@@ -91,7 +91,8 @@ def check_output(output: str, given: str | None = None) -> None:
     FileError : it is a folder, has none, or is the file that is read.
     """
     path = Path(output)
-    if given is not None and os.path.realpath(path) == os.path.realpath(given):
+    is_same = given is not None and os.path.realpath(path) == os.path.realpath(given)
+    if is_same and path.is_file():  # a terminal may be both
         raise FileError(f"{output} is what is read, and would be lost; give another file")
     if path.is_dir():
         raise FileError(f"cannot write {output}: it is a folder")

@@ -76,7 +76,7 @@ def _own(source: Any) -> Any:
     if isinstance(source, (bytearray, memoryview)):
         return bytes(source)
     if isinstance(source, str):
-        return os.path.abspath(source)
+        return os.path.join(os.getcwd(), source)
     if isinstance(source, Path):
         return source.absolute()
     if hasattr(source, "CopyFrom"):  # a message

@@ -82,6 +82,10 @@ class Origin:
         """
         if self.digest is not None and model_digest(self.model) not in (self.digest, None):
             raise changed(self.model)
+        self.check_files()
+
+    def check_files(self) -> None:
+        """The same for the other files alone."""
         for name, known in self.files.items():
             if self.file_digest(name) not in (known, None):
                 raise changed(self.model)
@@ -174,7 +178,7 @@ class Network:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._again is not None:
             return self._again
-        return _restored, (replace(self.origin, progress=None, digest=None),)
+        return _restored, (replace(self.origin, progress=None, digest=None, files={}),)
 
     # --- running --------------------------------------------------------------------------------
 

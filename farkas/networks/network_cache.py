@@ -8,6 +8,7 @@ of their own, see `runtime.network.model_store`.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import marshal
 import pickle
 import sys
@@ -102,8 +103,11 @@ def _foreign_operators() -> list[str]:
     core = sys.modules.get("frontends.onnx.core.node")
     if core is None:
         return []
-    codes = {f.__code__ for f in core.foreign_operators()}
-    return sorted(file_digest(c.co_filename) or data_digest(marshal.dumps(c)) for c in codes)
+    found = []
+    for function in map(inspect.unwrap, getattr(core, "foreign_operators", tuple)()):
+        code = getattr(function, "__code__", None) or type(function).__call__.__code__
+        found.append(file_digest(code.co_filename) or data_digest(marshal.dumps(code)))
+    return sorted(found)
 
 
 def content_of(origin: Origin) -> Content | None:

@@ -326,12 +326,16 @@ class Stages(Executable):
         # Networks of the cache run without the importer.
         from frontends.onnx import import_stage
 
-        stage = import_stage(self._source, given, start.nodes, self._runner.routines)
-        self._origin.check()  # weights are read from their files by each import
-        return stage
+        return import_stage(self._source, given, start.nodes, self._runner.routines)
 
     def _add(self, start: Start, values: Mapping[str, Array], stage: Stage) -> Variant:
-        """Compile a stage, and keep it."""
+        """Compile a stage, and keep it.
+
+        Raises
+        ------
+        ModelError : files beside the model, which are read for each stage, have changed.
+        """
+        self._origin.check_files()
         model = None
         if stage.graph is not None:
             try:
@@ -347,7 +351,9 @@ class Stages(Executable):
             self._reports.append(model.report)
         bodies = tuple(tuple(self._body(proto) for proto in call.bodies) for call in stage.opaque)
         known = {n: values[n].copy() for n in start.demanded}
-        made = Variant(stage, known, model, following(start, stage), bodies)
+        after = following(start, stage)
+        # Nothing needs the graph again; its constants are the model's, which are aligned.
+        made = Variant(replace(stage, graph=None), known, model, after, bodies)
         start.variants.insert(0, made)
         if len(start.variants) > KEPT:
             start.recent.clear()

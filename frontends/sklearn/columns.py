@@ -170,6 +170,7 @@ def side_by_side(e: Emitter, parts: Sequence[Features]) -> Features:
         relative=max(p.relative for p in parts),
         absolute=max(p.absolute for p in parts),
         may_miss=any(p.may_miss for p in parts),
+        most=lambda m: np.max([p.most(m) for p in parts]),
     )
     return made if made.exact else _with_raw(e, made, parts)
 

@@ -16,6 +16,8 @@ class Unsupported(Exception):  # noqa: N818 - a signal: the estimator stays with
     """An estimator, or a use of one, without a lowering; never leaves this package and its user."""
 
 
+#: From a magnitude of numbers to one of what is computed of them.
+Bound = Callable[[np.float64], np.float64]
 #: Functions of numbers, and of the features that they are, element by element.
 Steps = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -32,6 +34,7 @@ class Features:
     raw, steps : features of which these are increasing functions, and the functions: they take
         numbers of the type of `raw`, and which features they are, and compute what scikit-learn
         does; None if there are none
+    most : how great they are at most, for numbers of the input of a magnitude
     is_input, origin : whether they are columns of the input as they are, and which; all if empty
     """
 
@@ -44,6 +47,7 @@ class Features:
     may_miss: bool = False
     raw: Features | None = None
     steps: Steps | None = None
+    most: Bound = np.float64
     is_input: bool = False
     origin: tuple[int, ...] = ()
 
@@ -103,6 +107,18 @@ class Emitter:
         self.has_trees = False
         self._count = 0
         self.input = Features("X", width, dtype, may_miss=True, is_input=True)
+
+    def bounded(self, x: Features, most: Bound) -> Features:
+        """The same, of a magnitude; inputs for which they, or a sum of a few of them, could
+        overflow stay with scikit-learn.
+        """
+        room = np.float64(np.finfo(x.dtype).max) / 4
+        limit = np.float64(min(self.limit, float(np.finfo(self.input.dtype).max)))
+        with np.errstate(over="ignore"):
+            while limit > 1 and not most(limit) <= room:
+                limit /= 2
+        self.limit = float(limit)
+        return replace(x, most=most)
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node; returns the name of its output."""

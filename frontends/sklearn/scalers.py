@@ -54,7 +54,7 @@ def _affine(e: Emitter, x: Features, center: Any, scale: Any) -> Features:
     if (by == 1).all() and (shift == 0).all():
         return made
     small, times = float(np.finfo(np.float64).eps), float((1 / np.abs(by)).max())
-    e.limit = min(e.limit, _largest(x) / max(1.0, times))
+    made = e.bounded(made, lambda m: (x.most(m) + np.abs(shift).max()) * times)
     lost = (4 * small + x.relative) * float(np.abs(shift / by).max())
     found = made.rounded(4 * x.eps + x.relative, lost, times)
 
@@ -74,9 +74,10 @@ def min_max_scaler(e: Emitter, scaler: Any, x: Features) -> Features:
     """X * scale + min."""
     x = e.read(x)
     scale, shift = np.asarray(scaler.scale_), np.asarray(scaler.min_)
-    e.limit = min(e.limit, _largest(x) / max(1.0, float(np.abs(scale).max())))
     wide = e.each("Add", e.each("Mul", e.in_type(x, "float64"), scale), shift)
     made = x.made(e.cast(wide.name, "float64", x.dtype))
+    by, plus = np.abs(scale).max(), np.abs(shift).max()
+    made = e.bounded(made, lambda m: x.most(m) * by + plus)
     # In float32, numpy rounds the product before it adds.
     lost = 4 * x.eps * float(np.abs(shift).max())
     found = made.rounded(4 * x.eps + x.relative, lost, float(np.abs(scale).max()))
@@ -89,11 +90,6 @@ def min_max_scaler(e: Emitter, scaler: Any, x: Features) -> Features:
     if (scale > 0).all():
         found = x.scaled(found, steps)
     return _clipped(e, found, *scaler.feature_range) if scaler.clip else found
-
-
-def _largest(x: Features) -> float:
-    """A magnitude that leaves room for a sum and a few roundings."""
-    return float(np.finfo(x.dtype).max) / 4
 
 
 def _clipped(e: Emitter, x: Features, low: float, high: float) -> Features:
@@ -170,7 +166,9 @@ def pca(e: Emitter, model: Any, x: Features) -> Features:
         by = np.maximum(by, np.finfo(by.dtype).eps)
     made = e.each("Sub", _product(e, e.in_type(x, dtype), axes.T), shift @ axes.T)
     if model.whiten:
+        product = made.most
         made = e.each("Div", made, by)
+        made = e.bounded(made, lambda m: product(m) / by.min())
     most = float(np.linalg.norm(axes, 2) / by.min())
     own = 4 * (x.width + 8) * made.eps * most * (1 + float(np.linalg.norm(shift)))
     # The length of a row of X is not that of the result: what the components leave out is lost.
@@ -188,9 +186,9 @@ def truncated_svd(e: Emitter, model: Any, x: Features) -> Features:
 
 
 def _product(e: Emitter, x: Features, weights: np.ndarray) -> Features:
-    e.limit = min(e.limit, _largest(x) / max(1.0, float(np.abs(weights).sum(0).max())))
     name = e.op("MatMul", x.name, e.constant(weights, x.dtype))
-    return x.made(name, width=weights.shape[1])
+    by = max(1.0, float(np.abs(weights).sum(0).max()))
+    return e.bounded(x.made(name, width=weights.shape[1]), lambda m: x.most(m) * by)
 
 
 @transform("PolynomialFeatures")
@@ -201,7 +199,6 @@ def polynomial(e: Emitter, model: Any, x: Features) -> Features:
     degree = int(powers.sum(1).max(initial=0))
     if not 1 <= degree <= 4:
         raise Unsupported(f"PolynomialFeatures of degree {degree}")
-    e.limit = min(e.limit, _largest(x) ** (1 / degree))
     zero, one = e.constant([0.0], x.dtype), e.constant([1.0], x.dtype)
     first = e.op("Gather", x.name, e.constant([0]), axis=1)
     ones = e.op("Add", e.op("Mul", first, zero), one)
@@ -213,6 +210,6 @@ def polynomial(e: Emitter, model: Any, x: Features) -> Features:
     name = parts[0]
     for part in parts[1:]:
         name = e.op("Mul", name, part)
-    made = x.made(name, width=len(powers))
+    made = e.bounded(x.made(name, width=len(powers)), lambda m: np.maximum(x.most(m), 1) ** degree)
     # An error of one factor is multiplied by the others, which are taken to be less than 1000.
     return made.rounded(8 * x.eps, 0.0, 1e3)

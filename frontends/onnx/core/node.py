@@ -384,7 +384,7 @@ def find_operator(name: str, opset: int, domain: str = "") -> Operator | None:
 def foreign_operators() -> tuple[Operator, ...]:
     """The functions that other packages than this one have registered."""
     own = __name__.partition(".")[0]
-    functions = {f for versions in _OPERATORS.values() for _, f in versions}
+    functions = {f for versions in tuple(_OPERATORS.values()) for _, f in versions}
     return tuple(f for f in functions if f.__module__.partition(".")[0] != own)
 
 

@@ -432,6 +432,7 @@ def test_names_of_files_say_what_they_are(to: str, name: str, message: str, tmp_
     [
         ("x86-64-v3", False, "cc -O2 -Wno-psabi -c net.c"),
         ("aarch64", False, "aarch64-linux-gnu-gcc -O2 -Wno-psabi -c net.c"),
+        ("wasm", False, "clang --target=wasm32 -O2 -Wno-psabi -msimd128 -c net.c"),
         ("rv64gcv", True, "riscv64-linux-gnu-gcc -O2 -Wno-psabi net.c net_test.c -lm -o net"),
     ],
 )

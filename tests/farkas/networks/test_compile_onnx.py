@@ -64,6 +64,7 @@ def test_constants_are_kept_once(small_model: onnx.ModelProto) -> None:
     small_model.graph.initializer.append(constant)
     del small_model.graph.input[1]
     (model,) = fk.compile_onnx(small_model, shapes={"batch": 2}).compiled
+    assert [a.size for a in model.graph.constants.values()] == [12]
     for array in model.graph.constants.values():
         assert array.ctypes.data % 64 == 0
 

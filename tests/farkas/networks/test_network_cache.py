@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,27 @@ def test_weights_that_change_between_runs(recalled: bool, tmp_path: Path) -> Non
     for call in (lambda: found.run({"x": rows[:0]}), lambda: found.specialize(n=2)):
         with pytest.raises(fk.ModelError, match="has changed since"):
             call()
+
+
+def test_a_model_that_is_replaced(tmp_path: Path) -> None:
+    """Weights inside have been read; an unpickled network is compiled of what is there."""
+    file = tmp_path / "network.onnx"
+    made = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of([made], {"x": ["n", 4]}, {"y": ["n", 3]})
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS, "w"))
+    rows = np.ones((5, 4), np.float32)
+    for apart in (False, True):
+        store = fk.Cache(tmp_path / f"cache{apart}")
+        for weights in (WEIGHTS, -WEIGHTS):
+            model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
+            save_apart(model, file) if apart else onnx.save(model, file)
+            if weights is WEIGHTS:
+                found = fk.compile_onnx(file, cache=store)
+                data = pickle.dumps(found)
+        if not apart:
+            np.testing.assert_allclose(found.run({"x": rows})["y"], rows @ WEIGHTS, rtol=1e-5)
+        again = pickle.loads(data).run({"x": rows})
+        np.testing.assert_allclose(again["y"], -rows @ WEIGHTS, rtol=1e-5)
 
 
 OWN = """

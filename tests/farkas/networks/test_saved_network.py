@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 import farkas as fk
 from farkas.targets import saved_code
 from runtime.common.archive import MANIFEST
-from tests.farkas.conftest import Cli, Command, save_apart
+from tests.farkas.conftest import Cli, Command, model_of, save_apart
 from tests.farkas.networks.test_open_sizes import NETWORKS
 from tests.farkas.networks.test_stages import build
 from tests.farkas.open_networks import random_inputs
@@ -412,6 +412,25 @@ def test_the_command_line(cli: Cli, tmp_path: Path, small: bytes, away: Away) ->
     ):
         failed = cli("run", *words)
         assert failed.exit_code in (1, 2) and message in failed.output
+
+
+def test_sizes_of_saved_networks(cli: Cli, tmp_path: Path) -> None:
+    """Several inputs, and a dimension that has no name."""
+    nodes = [
+        onnx.helper.make_node("Relu", ["a"], ["b"]), onnx.helper.make_node("Add", ["c", "d"], ["e"])
+    ]  # fmt: skip
+    model = model_of(
+        nodes, {"a": ["", 4], "c": ["n", 4], "d": ["n", 4]}, {"b": ["", 4], "e": ["n", 4]}
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
+    fk.compile_onnx(model).save(tmp_path / "m.fkm", with_model=True)
+    np.save("a.npy", np.ones((3, 4), np.float32))
+    given = ("run", "m.fkm", "--input", "a=a.npy", "--random")
+    for words in (["--shape", "n=2"], ["--shape", "c=2,4", "--shape", "d=2,4"]):
+        done = cli(*given, *words)
+        assert done.exit_code == 0, done.output
+    failed = cli(*given, "--shape", "n=2", "--shape", "c=3,4")
+    assert failed.exit_code == 1 and "'n' is 2" in failed.output
 
 
 def test_the_model_is_not_overwritten(cli: Cli, tmp_path: Path) -> None:
