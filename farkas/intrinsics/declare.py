@@ -173,6 +173,8 @@ def _template(text: str, program: Program) -> str:
 def _headers(names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise ArgumentError(f"headers is a string; pass a list of names, as in [{names!r}]")
+    if not isinstance(names, Iterable):
+        raise ArgumentError(f"headers is a {type(names).__name__}, expected a list of names")
     found = tuple(names)
     for name in found:
         if not isinstance(name, str) or not _HEADER.match(name):

@@ -50,7 +50,7 @@ def einsum(
         Ellipses, repeated letters, results that are left out and extents of 1 mean what they mean
         to numpy.  Operands are arrays of numpy, torch, JAX and others, see `Kernel`
     out : an array to write to
-    dtype : the element type to compute in; default is numpy's for these operands
+    dtype : the element type to compute in; default is numpy's for the operands and `out`
     order : ``"F"`` gives a result in Fortran's order, and so does ``"A"`` if all operands have it;
         ``"C"`` and ``"K"`` give one in C's order
     casting : which conversions `dtype` and `out` may need, as for `numpy.can_cast`
@@ -176,7 +176,8 @@ def _compute(
     """
     arrays = [_array(f"operand {n}", value) for n, value in enumerate(operands)]
     subscripts = read_subscripts(text, [a.ndim for a in arrays])
-    common = _common_dtype(arrays, dtype, casting)
+    beside = [out.dtype] if isinstance(out, np.ndarray) else []
+    common = _common_dtype(arrays, beside, dtype, casting)
     terms, arrays = _broadcast(subscripts.operands, arrays)
     subscripts = Subscripts(terms, subscripts.result)
     is_same = is_numpys and out is None and common == arrays[0].dtype
@@ -206,9 +207,15 @@ def _array(name: str, value: Any) -> Array:
     return plain
 
 
-def _common_dtype(arrays: Sequence[Array], dtype: Any, casting: str) -> np.dtype[Any]:
+def _common_dtype(
+    arrays: Sequence[Array], beside: Sequence[np.dtype[Any]], dtype: Any, casting: str
+) -> np.dtype[Any]:
+    """The type to compute in.
+
+    beside : that of `out`: as for numpy, sums into a wider array are computed in its type
+    """
     try:
-        common = np.result_type(*arrays) if dtype is None else np.dtype(dtype)
+        common = np.result_type(*arrays, *beside) if dtype is None else np.dtype(dtype)
         casts = [np.can_cast(a.dtype, common, casting) for a in arrays]  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"the operands have no common element type: {error}") from None

@@ -24,7 +24,7 @@ from poly.ir.dtypes import DType
 from poly.ir.instruction_tables import declare_again
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program
-from poly.ir.size_values import by_name
+from poly.ir.size_values import given_sizes
 from poly.schedule.schedule import Schedule
 from runtime.common.arguments import check_threads
 from runtime.common.exchange_call import exchange_call, given_by_name, is_foreign_call
@@ -94,7 +94,7 @@ def compile(
     source = read_text(text)
     threads = None if threads is None else check_threads(threads)
     found = target_of(cc, cache, threads, target)
-    fixed, exact, budget = dict(by_name("sizes", sizes)), bool(exact), _budget(tune, schedule)
+    fixed, exact, budget = given_sizes(sizes), bool(exact), _budget(tune, schedule)
     recipe = Recipe(source, fixed, exact, schedule, found, name, budget)
     if dtypes is None and source.kind != "definition":
         source.check(recipe.sizes, name)
@@ -567,7 +567,7 @@ class Kernel:
         ------
         ScheduleError, IllegalScheduleError, ArgumentError : see `compile`.
         """
-        recipe = replace(self._recipe, schedule=schedule)
+        recipe = replace(self._recipe, schedule=schedule, tune=None)
         return _restored(recipe, self._dtypes, tuple(self._variants))
 
 

@@ -19,7 +19,7 @@ from farkas.tuning.job import Tell, check_budget, check_trials, job_of
 from farkas.tuning.tune_program import Tuned, tune_once
 from poly.errors import ArgumentError
 from poly.ir.program import Program
-from poly.ir.size_values import by_name
+from poly.ir.size_values import by_name, given_sizes
 from poly.schedule.schedule import Schedule
 from runtime.common.arguments import check_threads
 from runtime.tuned.record import Winner
@@ -155,7 +155,7 @@ def tune(
     budget, trials = check_budget(budget), check_trials(trials)
     threads = None if threads is None else check_threads(threads)
     source, where = read_text(text), target_of(cc, cache, threads, target)
-    recipe = Recipe(source, dict(by_name("sizes", sizes)), bool(exact), None, where, name)
+    recipe = Recipe(source, given_sizes(sizes), bool(exact), None, where, name)
     types = match_dtypes(source, dtypes)
     program = fix_sizes(source.program(types, name), recipe.sizes)
     job = job_of(program, recipe.exact, _measured_sizes(program, at), where)

@@ -35,6 +35,9 @@ def target_of(
     ArgumentError : arguments of another type, or that the target does not have.
     """
     if isinstance(target, Target):
+        for name, value in (("cc", cc), ("cache", cache), ("threads", threads)):
+            if value is not None:
+                raise ArgumentError(f"{name} is part of the target that is given; leave one out")
         return target
     if not isinstance(target, str):
         raise ArgumentError(f"target is a {type(target).__name__}, expected a name, as in 'cuda'")

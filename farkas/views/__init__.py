@@ -36,8 +36,11 @@ def show(what: Any, statement: str | None = None) -> View:
         return schedule_page(what, statement and chosen_statement(what, statement))
     if isinstance(what, IllegalScheduleError):
         return refusal(what)
+    what = getattr(what, "kernel", what)  # of a TunedKernel
     if isinstance(getattr(what, "schedule", None), Schedule):  # a Kernel, which imports this
         chosen = statement and chosen_statement(what.schedule, statement)
+        if not hasattr(what, "source"):
+            return schedule_page(what.schedule, chosen)  # of an Explorer
         return kernel_page(what.schedule, what.source, what.program, what.target.language, chosen)
     graphs = getattr(what, "graphs", None)
     if isinstance(graphs, tuple):  # of a Model, which imports this

@@ -42,7 +42,9 @@ class Explorer:
         self._w = _widgets()
         self.trial = Trial.of(schedule)
         self.target = target
-        self.sizes = all_sizes(schedule.program, sizes) if sizes else None
+        self.sizes = None
+        if sizes or not schedule.program.sizes:
+            self.sizes = all_sizes(schedule.program, sizes)
         w = self._w
         wide = w.Layout(width="22em")
         self._primitive = w.Dropdown(options=sorted(PRIMITIVES), value="tile",

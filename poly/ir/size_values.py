@@ -24,6 +24,16 @@ def whole_number(what: str, value: Any) -> int:
         raise ArgumentError(f"{what} must be an integer, not {value!r}") from None
 
 
+def given_sizes(sizes: Any) -> dict[str, int]:
+    """Sizes by name as Python's integers.
+
+    Raises
+    ------
+    ArgumentError : not a mapping, or an invalid value.
+    """
+    return {name: check_size(name, value) for name, value in by_name("sizes", sizes).items()}
+
+
 def check_size(name: str, value: Any) -> int:
     """A value for a size.  Raises `ArgumentError` unless it is an integer in the range of sizes."""
     number = whole_number(f"size {name}", value)

@@ -243,6 +243,8 @@ def _of_python(name: str, value: Any, dtype: _Dtype | None) -> Array:
         found = None
     if found is None or (dtype.kind in "iu" and not np.array_equal(found, natural)):
         raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
+    if natural.dtype == object:  # Python's integers have no bounds, and are finite
+        natural = np.zeros(natural.shape)
     if dtype.kind not in "iub" and not np.array_equal(np.isfinite(found), np.isfinite(natural)):
         raise ArgumentError(f"{name} is {_short(value)}, which {dtype.name} cannot hold")
     return found

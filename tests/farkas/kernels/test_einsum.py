@@ -121,6 +121,16 @@ def test_types_are_promoted(dtypes: str) -> None:
     compare("ij,jk", a, b, dtype="complex128" if "c" in dtypes else "float64")
 
 
+def test_sums_into_a_wider_array() -> None:
+    for operand, dtype in (("int8", "int64"), ("uint8", "int32"), ("bool", "int64"),
+                           ("float32", "float64")):  # fmt: skip
+        a, b = (np.full(300, v).astype(operand) for v in (100, 1e30 if "f" in operand else 1))
+        found, expected = np.zeros((), dtype), np.zeros((), dtype)
+        assert fk.einsum("i,i->", a, b, out=found) is found
+        np.einsum("i,i->", a, b, out=expected)
+        np.testing.assert_allclose(found, expected)
+
+
 def test_numbers_and_lists_are_operands() -> None:
     compare(",i->", 2.5, draw((3,), "float32"))
     compare("i,i", [1, 2], draw((2,)))

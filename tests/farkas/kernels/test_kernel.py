@@ -345,3 +345,25 @@ def test_its_name() -> None:
     assert fk.compile(text).__name__ == "twice"
     assert fk.compile(text, name="doubled").__name__ == "doubled"
     assert fk.compile("Y[i] = 2 * X[i]").__name__ == "kernel"
+
+
+def test_integers_of_any_length_for_floats() -> None:
+    kernel = fk.compile("def f(float32 a[], float32 X[N]) -> (Y) { Y[i] = a[] * X[i] }")
+    np.testing.assert_array_equal(kernel(2**70, np.ones(2, np.float32)), np.full(2, 2.0**70, "f"))
+    with pytest.raises(fk.ArgumentError, match="which float32 cannot hold"):
+        kernel(2**200, np.ones(2, np.float32))
+
+
+def test_what_is_part_of_a_target_is_not_given_beside_it() -> None:
+    kernel = fk.compile("Y[i] = X[i]", dtypes="float32")
+    assert fk.compile("Y[i] = 2 * X[i]", target=kernel.target).target is kernel.target
+    for given in ({"threads": 1}, {"cc": "gcc"}, {"cache": "somewhere"}):
+        with pytest.raises(fk.ArgumentError, match="is part of the target that is given"):
+            fk.compile("Y[i] = 2 * X[i]", target=kernel.target, **given)
+
+
+def test_sizes_of_numpy_are_saved(tmp_path: Path) -> None:
+    text, sizes = "C[i,j] +=! A[i,k] * B[k,j]", {"K": np.int64(3)}
+    fk.compile(text, dtypes="float32", sizes=sizes).save(tmp_path / "k.fkm")
+    found = fk.load(tmp_path / "k.fkm")(np.ones((2, 3), "f"), np.ones((3, 4), "f"))
+    np.testing.assert_array_equal(found, np.full((2, 4), 3))
