@@ -36,18 +36,23 @@ class Quantiser:
     @cached_property
     def unfit(self) -> frozenset[str]:
         """The names of the nodes that are never quantised, see `farkas.quantize.unfit_nodes`."""
-        return unfit_nodes(self.wide) | nodes_without_ranges(self.wide, self._first)
+        return self._known_unfit | nodes_without_ranges(self.wide, self._first)
 
     @cached_property
     def narrow(self) -> frozenset[str]:
         """The names of the nodes that can be quantised."""
-        made = self._first if self.unfit == unfit_nodes(self.wide) else self._made(self.unfit)
+        made = self._first if self.unfit == self._known_unfit else self._made(self.unfit)
         return narrow_nodes(self.wide, made, onnxruntime_tools.operators()) - self.unfit
 
     @cached_property
+    def _known_unfit(self) -> frozenset[str]:
+        """Those that are known before there are ranges."""
+        return unfit_nodes(self.wide)
+
+    @cached_property
     def _first(self) -> ModelProto:
-        """All nodes in 8 bits that are known to be fit before there are ranges."""
-        return self._made(unfit_nodes(self.wide))
+        """All other nodes in 8 bits."""
+        return self._made(self._known_unfit)
 
     def without(self, excluded: Iterable[str]) -> ModelProto:
         """The network in 8 bits, but for the nodes `excluded`, and activations before these or
